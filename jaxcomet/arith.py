@@ -1,0 +1,141 @@
+"""The few non-smooth primitives of the cost model.
+
+Everything else in the equations is sums, products and max. Each primitive is exact on whole numbers, is continuous between
+them where that is possible, and states the derivative that `jax.grad` sees.
+
+Left out: a temperature. `optimize` relaxes further.
+"""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+Number = float | Float[jax.Array, "*batch"]
+"""A Python number or an array; all equations broadcast."""
+
+
+def _snap(quotient: jax.Array) -> float:
+    # A quotient of whole numbers that divide may come out a few units in the last place off.
+    return 4.0 * float(np.finfo(quotient.dtype).eps)
+
+
+@jax.custom_jvp
+def _ceil(quotient: jax.Array) -> jax.Array:
+    return jnp.ceil(quotient * (1.0 - _snap(quotient)))
+
+
+@_ceil.defjvp
+def _ceil_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return _ceil(primals[0]), tangents[0]
+
+
+@jax.custom_jvp
+def _floor(quotient: jax.Array) -> jax.Array:
+    return jnp.floor(quotient * (1.0 + _snap(quotient)))
+
+
+@_floor.defjvp
+def _floor_jvp(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    return _floor(primals[0]), tangents[0]
+
+
+def _as_float(x: Number) -> jax.Array:
+    return jnp.asarray(x, dtype=jnp.result_type(float))
+
+
+def ceil(x: Number) -> Number:
+    """Smallest whole number >= x (x >= 0), quotients within rounding of a whole number snapped to it.
+
+    Gradient: that of x (straight-through), because the true derivative, 0, says nothing.
+    """
+    if isinstance(x, float | int):
+        return float(math.ceil(x * (1.0 - 4.0 * np.finfo(np.float64).eps)))
+    return _ceil(_as_float(x))
+
+
+def floor(x: Number) -> Number:
+    """Largest whole number <= x (x >= 0), snapped as `ceil`. Gradient: that of x (straight-through)."""
+    if isinstance(x, float | int):
+        return float(math.floor(x * (1.0 + 4.0 * np.finfo(np.float64).eps)))
+    return _floor(_as_float(x))
+
+
+def maximum(*terms: Number) -> Number:
+    """Largest of the terms. Gradient at a tie: shared equally among two, left to right."""
+    result = terms[0]
+    for term in terms[1:]:
+        if isinstance(result, float | int) and isinstance(term, float | int):
+            result = max(result, term)
+        else:
+            result = jnp.maximum(result, term)
+    return result
+
+
+def minimum(*terms: Number) -> Number:
+    """Smallest of the terms."""
+    result = terms[0]
+    for term in terms[1:]:
+        if isinstance(result, float | int) and isinstance(term, float | int):
+            result = min(result, term)
+        else:
+            result = jnp.minimum(result, term)
+    return result
+
+
+def relu(x: Number) -> Number:
+    """max(0, x)."""
+    return maximum(x, 0.0)
+
+
+def product(terms: Sequence[Number]) -> Number:
+    """Product, 1.0 for none."""
+    result: Number = 1.0
+    for term in terms:
+        if isinstance(term, float | int) and term == 1.0:
+            continue
+        result = term if isinstance(result, float) and result == 1.0 else result * term
+    return result
+
+
+def is_one(count: Number) -> Number:
+    """1 where a whole count is 1, 0 where it is 2 or more; linear between 1 and 2."""
+    if isinstance(count, float | int):
+        return min(1.0, max(0.0, 2.0 - count))
+    return jnp.clip(2.0 - count, 0.0, 1.0)
+
+
+def at_least_two(count: Number) -> Number:
+    """1 where a whole count is 2 or more, 0 where it is 1; linear between."""
+    return minimum(count - 1.0, 1.0)
+
+
+def reuse(loops: Sequence[tuple[Number, bool]]) -> Number:
+    """Steps between two moves of a tile in a loop nest.
+
+    Walking outwards from the innermost loop, loops that the tensor does not depend on repeat the same tile; the first loop
+    that it depends on, and that has more than one step, ends the repetition.
+
+    Args:
+      loops: (steps, whether the tensor depends on the loop), innermost first.
+
+    Returns:
+      The product of the repeating loops' steps; exact on whole numbers, linear where a loop goes from 1 to 2 steps.
+    """
+    result: Number = 1.0
+    inner_relevant: Number = 1.0
+    for steps, relevant in loops:
+        if isinstance(steps, float | int) and steps == 1.0:
+            continue
+        if relevant:
+            inner_relevant = product([inner_relevant, steps])
+        elif isinstance(inner_relevant, float) and inner_relevant == 1.0:
+            result = product([result, steps])
+        else:
+            result = result * (1.0 + (steps - 1.0) * is_one(inner_relevant))
+    return result

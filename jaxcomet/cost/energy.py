@@ -1,0 +1,246 @@
+"""Traffic and energy of a mapping.
+
+The one idea: the bytes that cross a boundary are the tensor's distinct elements times the times each must come again, times the copies
+that the network cannot make. Distinct elements come from the exact sizes, so partial tiles are never padded (docs/equations.md, 5).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from jax.tree_util import register_dataclass
+
+from jaxcomet.arith import Number, ceil, product
+from jaxcomet.cost.collective import CollectiveCost
+from jaxcomet.cost.compute import call_elements, vector_op
+from jaxcomet.cost.placement import Move, Placement, Site
+from jaxcomet.cost.router import mesh_energy_pj
+from jaxcomet.cost.transfer import MoveTime
+from jaxcomet.hardware.machine import MatrixEngine
+from jaxcomet.mapping import Spatial, Temporal
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes of one tensor over one boundary, over the whole run and all units.
+
+    Attributes:
+      tensor: what moves.
+      direction: ``fill`` or ``drain``.
+      parent: memory above.
+      child: memory or engine below.
+      parent_bytes: bytes that the upper memory reads (fill) or writes (drain).
+      child_bytes: bytes that the lower memories write (fill) or read (drain); 0 for an engine.
+      refetch: how often each distinct element moves.
+      parent_energy_pj: energy of the upper memory.
+      child_energy_pj: energy of the lower memories.
+      mesh_energy_pj: energy of the mesh.
+    """
+
+    tensor: str = dataclasses.field(metadata={"static": True})
+    direction: str = dataclasses.field(metadata={"static": True})
+    parent: str = dataclasses.field(metadata={"static": True})
+    child: str = dataclasses.field(metadata={"static": True})
+    parent_bytes: Number
+    child_bytes: Number
+    refetch: Number
+    parent_energy_pj: Number
+    child_energy_pj: Number
+    mesh_energy_pj: Number
+
+
+def _nest(placement: Placement, move: Move) -> tuple[Number, Number]:
+    """(moves over the whole nest, distinct tiles), loops above the tensor's home counted as repeats."""
+    home = placement.home_level(move.tensor)
+    level_of = placement.machine.level_index
+    inner, outer = list(reversed(move.node.loops)), []
+    for node in reversed(move.above):
+        if isinstance(node, Temporal):
+            # a value made inside the group is new in each step of the levels above its home
+            (outer if level_of(node.level) < home else inner).extend(reversed(node.loops))
+    _, moves, _ = placement.transitions(move.tensor, inner)
+    repeats = product([placement.steps(x) for x in outer])
+    distinct = placement.distinct_tiles(move.tensor, [*inner, *outer])
+    return product([moves, repeats]), distinct
+
+
+def _partial_share(placement: Placement, move: Move, moves: Number, distinct: Number) -> Number:
+    """Moves of a result that continue an earlier partial result, and so read it first, as a share of all."""
+    kind, rules = move.site.operation.kind, placement.conventions
+    charged = (kind == "contract" and rules.partial_sums == "read-and-written") or (
+        kind == "reduce" and rules.row_partials == "combined"
+    )
+    if move.direction == "fill" or not charged or moves is distinct:
+        return 0.0
+    return (moves - distinct) / moves
+
+
+def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, ...]:
+    """Bytes and energy of a move over the whole run; a second entry where partial results are read back."""
+    rules, machine = placement.conventions, placement.machine
+    moves, distinct = _nest(placement, move)
+    refetch = moves / distinct
+    spread, children, x, y = placement.spread(move)
+    above_units = placement.units(move.above)
+    per_step = rules.refill_energy == "per-step"
+    if per_step:
+        elements_up = _program_elements(placement, move, time, spread, above_units)
+        elements_down = elements_up
+    else:
+        replicas = placement.units(move.above, skip_relevant_to=move.tensor)
+        base = product([placement.workload.elements(move.tensor), refetch, replicas])
+        copies = 1.0 if move.to_engine else time.copies / spread
+        receivers = 1.0 if move.to_engine else children / spread
+        if move.direction == "drain" and not move.to_engine and placement.already_reduced(move):
+            receivers = 1.0
+        one = rules.receiver_energy == "one"
+        elements_up = base if one else product([base, copies])
+        elements_down = base if one else product([base, receivers])
+    bits = move.bits / 8.0
+    scale = _unit_scale(placement, move.site) if move.to_engine else 1.0
+    up_bytes = product([elements_up, bits])
+    down_bytes = 0.0 if move.to_engine else product([elements_down, bits])
+    parent = machine.memories[move.parent]
+    fill = move.direction == "fill"
+    parent_cost = parent.read_energy_pj_per_byte if fill else parent.write_energy_pj_per_byte
+    child_cost = 0.0
+    if not move.to_engine:
+        child = machine.memories[move.child]
+        child_cost = child.write_energy_pj_per_byte if fill else child.read_energy_pj_per_byte
+    entries = [
+        Traffic(
+            tensor=move.tensor,
+            direction=move.direction,
+            parent=move.parent,
+            child=move.child,
+            parent_bytes=up_bytes,
+            child_bytes=down_bytes,
+            refetch=refetch,
+            parent_energy_pj=product([up_bytes, scale]) * parent_cost,
+            child_energy_pj=down_bytes * child_cost,
+            mesh_energy_pj=_mesh_energy(placement, move, time, moves, x, y),
+        )
+    ]
+    share = _partial_share(placement, move, moves, distinct)
+    if not (isinstance(share, float) and share == 0.0):
+        child_write = 0.0 if move.to_engine else machine.memories[move.child].write_energy_pj_per_byte
+        entries.append(
+            Traffic(
+                tensor=move.tensor,
+                direction="fill",
+                parent=move.parent,
+                child=move.child,
+                parent_bytes=up_bytes * share,
+                child_bytes=down_bytes * share,
+                refetch=refetch * share,
+                parent_energy_pj=product([up_bytes, scale]) * share * parent.read_energy_pj_per_byte,
+                child_energy_pj=down_bytes * share * child_write,
+                mesh_energy_pj=entries[0].mesh_energy_pj * share,
+            )
+        )
+    return tuple(entries)
+
+
+def _unit_scale(placement: Placement, site: Site) -> Number:
+    """Share of the units whose vector energy the convention counts."""
+    if placement.conventions.vector_units == "all" or site.operation.kind == "contract":
+        return 1.0
+    if not placement.workload.is_intermediate(site.operation.output):
+        return 1.0
+    spatial = [a for a in site.above if isinstance(a, Spatial)]
+    if not spatial:
+        return 1.0
+    inner = spatial[-1]
+    return 1.0 / product([placement.steps(loop) for loop in (*inner.x, *inner.y)])
+
+
+def _program_elements(
+    placement: Placement, move: Move, time: MoveTime, spread: Number, units: Number
+) -> Number:
+    """Elements as the program counts them: at a middle level each step, elsewhere each move of the node itself."""
+    steps, local, _ = placement.transitions(move.tensor, list(reversed(move.node.loops)))
+    level = placement.machine.level_index(move.node.level)
+    runs = product([placement.steps(x) for x in placement.nest_above(move.above)])
+    count = steps if 0 < level < len(placement.machine.levels) - 1 else local
+    return product([runs, count, units, spread, time.tile_elements])
+
+
+def _mesh_energy(
+    placement: Placement, move: Move, time: MoveTime, moves: Number, x: Number, y: Number
+) -> Number:
+    rules, machine = placement.conventions, placement.machine
+    level = machine.level_index(move.node.level)
+    if move.to_engine or (level == 0 and rules.mesh_energy_root == "ignored"):
+        return 0.0
+    network = machine.memories[move.child].network
+    if network is None:
+        return 0.0
+    if rules.refill_energy == "per-step":
+        runs = product([placement.steps(n) for n in placement.nest_above(move.above)])
+        _, local, _ = placement.transitions(move.tensor, list(reversed(move.node.loops)))
+        moves = product([runs, local])
+        if move.drain_rule is not None and rules.mesh_energy_drain == "last-step":
+            moves = runs
+    units = 1.0 if rules.mesh_energy_units == "one" else placement.units(move.above)
+    one = mesh_energy_pj(
+        machine.router, network, x=x, y=y, hops=time.hops, words=time.words, rules=rules
+    )
+    return product([moves, units, one])
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class EngineEnergy:
+    """Energy of one operation on its engine.
+
+    Attributes:
+      operation: its name.
+      engine: name of the engine.
+      work: multiply-accumulates, or elementary operations, that the workload needs.
+      energy_pj: their energy.
+    """
+
+    operation: str = dataclasses.field(metadata={"static": True})
+    engine: str = dataclasses.field(metadata={"static": True})
+    work: Number
+    energy_pj: Number
+
+
+def engine_energy(placement: Placement, site: Site) -> EngineEnergy:
+    """Energy of the engine calls of one operation."""
+    op, rules = site.operation, placement.conventions
+    engine = placement.engine(op)
+    points = placement.workload.points(op)
+    if isinstance(engine, MatrixEngine):
+        energy = points * engine.mac_energy_pj
+    else:
+        _, cost = vector_op(engine, op)
+        scale = _unit_scale(placement, site)
+        if rules.lane_energy == "per-element":
+            energy = product([points, scale]) * cost
+        else:
+            calls = product([placement.steps(x) for x in placement.nest_above(site.above)])
+            instructions: Number = 1.0
+            if rules.lane_energy == "per-instruction":
+                instructions = ceil(call_elements(placement, site) / engine.lanes)
+            units = placement.units(site.above)
+            energy = product([calls, instructions, units, scale]) * engine.lanes * cost
+    return EngineEnergy(operation=op.name, engine=engine.name, work=points, energy_pj=energy)
+
+
+@dataclass(frozen=True)
+class Energy:
+    """All contributions."""
+
+    traffic: tuple[Traffic, ...]
+    engines: tuple[EngineEnergy, ...]
+    collectives: tuple[CollectiveCost, ...]
+
+    @property
+    def total_pj(self) -> Number:
+        """Sum of all contributions."""
+        parts = [t.parent_energy_pj + t.child_energy_pj + t.mesh_energy_pj for t in self.traffic]
+        parts += [e.energy_pj for e in self.engines]
+        parts += [c.total_energy_pj for c in self.collectives]
+        return sum(parts[1:], start=parts[0])
+

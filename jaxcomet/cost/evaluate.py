@@ -1,0 +1,135 @@
+"""The entry to the cost model: `evaluate(workload, mapping, machine) -> Cost`."""
+
+import contextlib
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomet._compat import enable_x64
+from jaxcomet.cost.conventions import DEFAULT, Conventions
+from jaxcomet.cost.energy import engine_energy, traffic
+from jaxcomet.cost.latency import latency
+from jaxcomet.cost.occupancy import occupancy, spatial_excess
+from jaxcomet.cost.placement import Placement
+from jaxcomet.cost.result import Cost, SpatialUse, parts_of
+from jaxcomet.cost.transfer import move_time
+from jaxcomet.hardware.machine import Machine, MatrixEngine
+from jaxcomet.mapping import Mapping
+from jaxcomet.workload import CompoundOp
+
+
+def cost_of(
+    workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions = DEFAULT
+) -> Cost:
+    """The cost as a pure function of arrays, to be traced.
+
+    Works in the precision of the surrounding program. `evaluate` is the same in float64.
+    """
+    placement = Placement(workload, mapping, machine, conventions)
+    time = latency(placement)
+    moves = [
+        (m, move_time(placement, m)) for node, above in placement.temporals for m in placement.moves(node, above)
+    ]
+    root = placement.root
+    io_bytes = [
+        placement.workload.elements(t.name) * (t.bits / 8.0)
+        for t in workload.tensors
+        if not workload.is_intermediate(t.name)
+    ]
+    matrix = [s for s in placement.sites if s.operation.kind == "contract"]
+    work: Any = sum((workload.points(s.operation) for s in matrix), start=0.0)
+    capacity: Any = 1.0
+    for s in matrix:
+        engine = placement.engine(s.operation)
+        assert isinstance(engine, MatrixEngine)
+        macs = engine.array_rows * engine.array_columns * engine.grid_rows * engine.grid_columns
+        capacity = jnp.maximum(capacity, macs * placement.units(s.above) * time.cycles)
+    memories = sorted(machine.memories.values(), key=lambda m: (machine.level_index(m.level), m.name))
+    return Cost(
+        workload=workload.name,
+        strategy=mapping.strategy,
+        machine=machine.name,
+        conventions=conventions,
+        latency_cycles=time.cycles,
+        latency_parts=parts_of(time.parts),
+        traffic=tuple(t for m, mt in moves for t in traffic(placement, m, mt)),
+        engine_energy=tuple(engine_energy(placement, s) for s in placement.sites),
+        collectives=time.collectives,
+        occupancy=tuple(occupancy(placement, m.name) for m in memories),
+        spatial=tuple(
+            SpatialUse(level=n, used_x=v[0], used_y=v[1], mesh_x=v[2], mesh_y=v[3])
+            for n, v in spatial_excess(placement).items()
+        ),
+        nodes=time.nodes,
+        compulsory_bytes=sum(io_bytes[1:], start=io_bytes[0]) + 0.0 * (root == ""),
+        matrix_work=work,
+        matrix_capacity=capacity,
+    )
+
+
+@partial(jax.jit, static_argnames=("conventions",))
+def _cost(workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions) -> Cost:
+    return cost_of(workload, mapping, machine, conventions)
+
+
+@partial(jax.jit, static_argnames=("conventions",))
+def _totals(
+    workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    cost = cost_of(workload, mapping, machine, conventions)
+    return jnp.broadcast_arrays(cost.latency_cycles, cost.energy_pj, cost.feasible)  # pyright: ignore[reportReturnType]
+
+
+def _traced(*trees: Any) -> bool:
+    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(trees))
+
+
+def _concrete(tree: Any) -> Any:
+    """Leaves as float64 arrays, so that a call with other numbers compiles nothing."""
+    return jax.tree.map(lambda x: x if isinstance(x, jax.Array) and x.dtype == np.float64 else np.asarray(x, np.float64), tree)
+
+
+def evaluate(
+    workload: CompoundOp, mapping: Mapping, machine: Machine, *, conventions: Conventions = DEFAULT
+) -> Cost:
+    """Prices a mapping, or a batch of them, exactly.
+
+    Leaves of the three arguments broadcast: mappings of shape (n,) on machines of shape (b, 1) give (b, n). With concrete
+    numbers the work is done in float64, where whole cycles are exact up to 2**53. Inside `jax.jit`, `jax.vmap` or `jax.grad`
+    the surrounding precision holds: set ``jax_enable_x64`` there for exact cycles (float32 is off by up to 3e-7).
+
+    Args:
+      workload: what is computed.
+      mapping: how.
+      machine: where.
+      conventions: rules of accounting.
+
+    Returns:
+      The cost with its breakdowns.
+
+    Example:
+      >>> from jaxcomet import gemm_softmax, hardware, strategies
+      >>> machine = hardware.load("edge")
+      >>> op = gemm_softmax(1, 1024, 128)
+      >>> mapping = strategies.build(op, machine, "fused-gemm-distsm", {"N_comp": 64, "K_comp": 128})
+      >>> bool(evaluate(op, mapping, machine).feasible)
+      True
+    """
+    if _traced(workload, mapping, machine):
+        return cost_of(workload, mapping, machine, conventions)
+    with enable_x64(True):
+        cost = _cost(_concrete(workload), _concrete(mapping), _concrete(machine), conventions)
+    # NumPy keeps float64 outside the context, where jax would not
+    return jax.device_get(cost)
+
+
+def evaluate_totals(
+    workload: CompoundOp, mapping: Mapping, machine: Machine, *, conventions: Conventions = DEFAULT
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(latency in cycles, energy in pJ, feasible) alone, for large batches; broadcasts like `evaluate`."""
+    context = contextlib.nullcontext() if _traced(workload, mapping, machine) else enable_x64(True)
+    with context:
+        return _totals(_concrete(workload), _concrete(mapping), _concrete(machine), conventions)

@@ -1,0 +1,307 @@
+"""Placement: which tensor moves between which memories at which node of a mapping.
+
+The one idea: a tensor with a home at level h moves through every level from h down to the engine. Each temporal node owns the moves
+between its level and the next one, for the operations below it. Everything here is static structure, resolved while tracing;
+the numbers come from the factors.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from jaxcomet.arith import Number, product, reuse
+from jaxcomet.cost.conventions import Conventions
+from jaxcomet.hardware.machine import Machine, MatrixEngine, Memory, VectorEngine
+from jaxcomet.mapping import (
+    Collective,
+    Compute,
+    Loop,
+    Mapping,
+    MappingError,
+    Node,
+    Spatial,
+    Temporal,
+    walk,
+)
+from jaxcomet.workload import CompoundOp, Operation
+
+Direction = Literal["fill", "drain"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """An engine call and its place in the tree."""
+
+    compute: Compute
+    operation: Operation
+    above: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A tensor's tile that moves between a level and the one below, at one temporal node.
+
+    Attributes:
+      tensor: its name.
+      direction: ``fill`` (down) or ``drain`` (up).
+      parent: memory above.
+      child: memory or engine below.
+      to_engine: whether the child is an engine.
+      bits: bits per element on the way.
+      dependent: handed over inside a fused group, so that no computing can hide it.
+      drain_rule: for a result that is read where it was made: how the convention writes it up; else None.
+      site: the engine call whose tile sizes count.
+      node: the temporal node.
+      above: the node's ancestors.
+    """
+
+    tensor: str
+    direction: Direction
+    parent: str
+    child: str
+    to_engine: bool
+    bits: int
+    dependent: bool
+    drain_rule: str | None
+    site: Site
+    node: Temporal
+    above: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The resolved structure of one mapping on one machine."""
+
+    workload: CompoundOp
+    mapping: Mapping
+    machine: Machine
+    conventions: Conventions
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """Engine calls in order."""
+        return tuple(
+            Site(node, self.workload.operation(node.operation), above)
+            for node, above in walk(self.mapping.tree)
+            if isinstance(node, Compute)
+        )
+
+    @cached_property
+    def temporals(self) -> tuple[tuple[Temporal, tuple[Node, ...]], ...]:
+        """Temporal nodes with their ancestors."""
+        return tuple((n, a) for n, a in walk(self.mapping.tree) if isinstance(n, Temporal))
+
+    @property
+    def root(self) -> str:
+        """Name of the outermost memory."""
+        return self.machine.root.name
+
+    def sites_below(self, node: Node) -> tuple[Site, ...]:
+        """Engine calls below a node."""
+        return tuple(s for s in self.sites if any(x is node for x in s.above))
+
+    def steps(self, loop: Loop) -> Number:
+        """Number of steps of a loop."""
+        return product([self.mapping.factors[f] for f in loop.factors])
+
+    def count(self, factors: Sequence[str]) -> Number:
+        """Product of factors by name."""
+        return product([self.mapping.factors[f] for f in factors])
+
+    def engine(self, operation: Operation) -> MatrixEngine | VectorEngine:
+        """The engine that runs an operation: the machine's first of the right kind."""
+        kind = MatrixEngine if operation.kind == "contract" else VectorEngine
+        for _, engine in sorted(self.machine.engines.items()):
+            if isinstance(engine, kind):
+                return engine
+        word = "matrix" if kind is MatrixEngine else "vector"
+        raise MappingError(f"machine {self.machine.name}: has no {word} engine, which operation {operation.name} needs")
+
+    def buffer(self, operation: Operation, tensor: str) -> str:
+        """Innermost memory of a tensor for an operation."""
+        engine = self.engine(operation)
+        if tensor == operation.output:
+            return engine.result
+        index = operation.inputs.index(tensor) if isinstance(engine, MatrixEngine) else 0
+        return engine.operands[min(index, len(engine.operands) - 1)]
+
+    def memory_at(self, operation: Operation, tensor: str, level: int) -> Memory:
+        """Memory at a level on the way of a tensor to an operation."""
+        return self.machine.memories[self.machine.path(self.buffer(operation, tensor))[level]]
+
+    def home_level(self, tensor: str) -> int:
+        """Level of a tensor's home memory."""
+        memory = self.machine.memories[self.mapping.home(tensor, self.root)]
+        return self.machine.level_index(memory.level)
+
+    def owned_sites(self, node: Temporal) -> tuple[Site, ...]:
+        """Engine calls whose moves at this level belong to `node` and not to a node of the same level further down."""
+        found: list[Site] = []
+        for site in self.sites_below(node):
+            below = site.above[next(i for i, x in enumerate(site.above) if x is node) + 1 :]
+            if not any(isinstance(x, Temporal) and x.level == node.level for x in below):
+                found.append(site)
+        return tuple(found)
+
+    def moves(self, node: Temporal, above: tuple[Node, ...]) -> tuple[Move, ...]:
+        """The moves that a temporal node owns, each tensor once per direction and child."""
+        level = self.machine.level_index(node.level)
+        sites = self.owned_sites(node)
+        produced_here = {s.operation.output for s in sites}
+        found: dict[tuple[str, Direction, str], Move] = {}
+        for site in sites:
+            op = site.operation
+            for tensor in (*op.inputs, op.output):
+                direction: Direction = "drain" if tensor == op.output else "fill"
+                home = self.home_level(tensor)
+                rule = None
+                if home > level:
+                    rule = self._drain_rule(site, tensor, level, home)
+                    if rule is None:
+                        continue
+                path = self.machine.path(self.buffer(op, tensor))
+                to_engine = level + 1 >= len(path)
+                child = self.engine(op).name if to_engine else path[level + 1]
+                key = (tensor, direction, child)
+                if key in found:
+                    continue
+                if direction == "fill" and tensor in produced_here and home == level and not to_engine:
+                    # made and read below this node in the same step: it goes up and comes down again
+                    pass
+                intermediate = self.workload.is_intermediate(tensor)
+                found[key] = Move(
+                    tensor=tensor,
+                    direction=direction,
+                    parent=path[level],
+                    child=child,
+                    to_engine=to_engine,
+                    bits=self.workload.tensor(tensor).bits if level == 0 and not to_engine else op.bits,
+                    dependent=intermediate and home > 0 and not to_engine,
+                    drain_rule=rule,
+                    site=site,
+                    node=node,
+                    above=above,
+                )
+        return tuple(found.values())
+
+    def _drain_rule(self, site: Site, tensor: str, level: int, home: int) -> str | None:
+        """How the convention writes up a result that its consumers, under another node, read where it was made."""
+        rule = self.conventions.intermediate_drain
+        if rule == "never" or tensor != site.operation.output or level != home - 1 or level == 0:
+            return None
+        if not self.workload.is_intermediate(tensor):
+            return None
+        here = self.branch(site, level)
+        consumers = [s for s in self.sites if tensor in s.operation.inputs]
+        return rule if any(self.branch(s, level) is not here for s in consumers) else None
+
+    def branch(self, site: Site, level: int) -> Node | None:
+        """The temporal node of a level above an engine call (the innermost one); None where it has none."""
+        name = self.machine.levels[level].name
+        nodes = [x for x in site.above if isinstance(x, Temporal) and x.level == name]
+        return nodes[-1] if nodes else None
+
+    # -- numbers ---------------------------------------------------------------------------------
+
+    def relevant(self, tensor: str, loop: Loop) -> bool:
+        """Whether a tensor's tile changes along a loop."""
+        return loop.dim in self.workload.tensor(tensor).dims
+
+    def tile(self, tensor: str, site: Site, below: Node, without_level: int | None) -> dict[str, Number]:
+        """Extent of a tensor's tile, by dimension, from the loops below a node.
+
+        Args:
+          tensor: the tensor.
+          site: the engine call on whose path the loops lie.
+          below: the node whose descendants count.
+          without_level: spatial loops over units of this level, or of one above it, are left out (the tile of one unit);
+            None: all count.
+        """
+        start = next(i for i, x in enumerate(site.above) if x is below) + 1
+        extents: dict[str, Number] = dict.fromkeys(self.workload.tensor(tensor).dims, 1.0)
+        for node in (*site.above[start:], site.compute):
+            if isinstance(node, Temporal):
+                loops = node.loops
+            elif isinstance(node, Spatial):
+                if without_level is not None and self.machine.level_index(node.level) <= without_level:
+                    continue
+                loops = (*node.x, *node.y)
+            elif isinstance(node, Compute):
+                loops = node.tile
+            else:
+                continue
+            for loop in loops:
+                if loop.dim in extents:
+                    extents[loop.dim] = product([extents[loop.dim], self.steps(loop)])
+        return extents
+
+    def child_tile(self, move: Move) -> Number:
+        """Elements of the tile of one child."""
+        level = self.machine.level_index(move.node.level)
+        return product(list(self.tile(move.tensor, move.site, move.node, level + 1).values()))
+
+    def spread(self, move: Move) -> tuple[Number, Number, Number, Number]:
+        """(distinct tiles, children, mesh x, mesh y) among the children that one parent serves."""
+        level = self.machine.level_index(move.node.level)
+        distinct: list[Number] = []
+        along_x: list[Number] = []
+        along_y: list[Number] = []
+        start = next(i for i, x in enumerate(move.site.above) if x is move.node) + 1
+        for node in move.site.above[start:]:
+            if isinstance(node, Spatial) and self.machine.level_index(node.level) == level + 1:
+                for loops, into in ((node.x, along_x), (node.y, along_y)):
+                    for loop in loops:
+                        into.append(self.steps(loop))
+                        if self.relevant(move.tensor, loop):
+                            distinct.append(self.steps(loop))
+        x, y = product(along_x), product(along_y)
+        return product(distinct), product([x, y]), x, y
+
+    def nest(self, node: Temporal, above: tuple[Node, ...]) -> list[Loop]:
+        """Temporal loops around a node's moves, innermost first: its own, then its ancestors'."""
+        return [*reversed(node.loops), *self.nest_above(above)]
+
+    def nest_above(self, above: tuple[Node, ...]) -> list[Loop]:
+        """Temporal loops of ancestors, innermost first."""
+        return [x for a in reversed(above) if isinstance(a, Temporal) for x in reversed(a.loops)]
+
+    def transitions(self, tensor: str, loops: Sequence[Loop]) -> tuple[Number, Number, Number]:
+        """(steps, moves, reuse) of a tensor's tile in loops given innermost first; steps = moves * reuse."""
+        steps = product([self.steps(x) for x in loops])
+        if not any(self.relevant(tensor, x) for x in loops):
+            return steps, 1.0, steps
+        if all(self.relevant(tensor, x) for x in loops):
+            return steps, steps, 1.0
+        factor = reuse([(self.steps(x), self.relevant(tensor, x)) for x in loops])
+        moves = steps if isinstance(factor, float) and factor == 1.0 else steps / factor
+        return steps, moves, factor
+
+    def distinct_tiles(self, tensor: str, loops: Sequence[Loop]) -> Number:
+        """Number of different tiles of a tensor in loops."""
+        return product([self.steps(x) for x in loops if self.relevant(tensor, x)])
+
+    def units(self, above: Sequence[Node], *, skip_relevant_to: str | None = None) -> Number:
+        """Units that run a node: product of the spatial loops above it, without those a tensor depends on if one is given."""
+        factors: list[Number] = []
+        for node in above:
+            if isinstance(node, Spatial):
+                for loop in (*node.x, *node.y):
+                    if skip_relevant_to is None or not self.relevant(skip_relevant_to, loop):
+                        factors.append(self.steps(loop))
+        return product(factors)
+
+    def charged(self, collective: Collective) -> bool:
+        """Whether the convention charges a collective."""
+        return not (collective.implied and self.conventions.partial_reductions == "free")
+
+    def already_reduced(self, move: Move) -> bool:
+        """Whether the children of a drained tensor have made their partial results equal before the drain."""
+        return any(
+            isinstance(n, Collective)
+            and n.kind == "all_reduce"
+            and n.tensor == move.tensor
+            and n.memory == move.child
+            and self.charged(n)
+            for n, _ in walk(move.node)
+        )

@@ -1,0 +1,235 @@
+"""The result of an evaluation: totals as sums of breakdowns, feasibility with its reason."""
+
+import dataclasses
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.tree_util import register_dataclass
+
+from jaxcomet.arith import Number
+from jaxcomet.cost.collective import CollectiveCost
+from jaxcomet.cost.conventions import Conventions
+from jaxcomet.cost.energy import EngineEnergy, Traffic
+from jaxcomet.cost.latency import NodeCost
+from jaxcomet.cost.occupancy import Occupancy
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class LatencyPart:
+    """A share of the latency.
+
+    Attributes:
+      kind: ``compute``, ``CS`` (compulsory stall), ``OS`` (optional stall), ``CF`` (conflict) or ``collective``.
+      where: engine, level or kind of collective.
+      what: operation(s) or tensor.
+      cycles: cycles.
+    """
+
+    kind: str = dataclasses.field(metadata={"static": True})
+    where: str = dataclasses.field(metadata={"static": True})
+    what: str = dataclasses.field(metadata={"static": True})
+    cycles: Number
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class SpatialUse:
+    """Units of a level that a mapping uses and that the machine has, below one unit of the level above."""
+
+    level: str = dataclasses.field(metadata={"static": True})
+    used_x: Number
+    used_y: Number
+    mesh_x: Number
+    mesh_y: Number
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a mapping costs on a machine. All numbers may be batched arrays.
+
+    Attributes:
+      workload: name of the workload.
+      strategy: name of the strategy.
+      machine: name of the machine.
+      conventions: the rules of accounting used.
+      latency_cycles: latency of one run; the sum of `latency_parts`.
+      latency_parts: its shares.
+      traffic: bytes and energy per tensor and boundary.
+      engine_energy: energy per operation.
+      collectives: explicit collectives.
+      occupancy: use of every memory.
+      spatial: use of every spread level.
+      nodes: the walked tree, for explaining.
+      compulsory_bytes: bytes that must cross the outermost boundary: inputs and outputs, once each.
+      matrix_work: multiply-accumulates of the workload.
+      matrix_capacity: multiply-accumulates that all matrix engines used can do in the latency.
+    """
+
+    workload: str = dataclasses.field(metadata={"static": True})
+    strategy: str = dataclasses.field(metadata={"static": True})
+    machine: str = dataclasses.field(metadata={"static": True})
+    conventions: Conventions = dataclasses.field(metadata={"static": True})
+    latency_cycles: Number
+    latency_parts: tuple[LatencyPart, ...]
+    traffic: tuple[Traffic, ...]
+    engine_energy: tuple[EngineEnergy, ...]
+    collectives: tuple[CollectiveCost, ...]
+    occupancy: tuple[Occupancy, ...]
+    spatial: tuple[SpatialUse, ...]
+    nodes: tuple[NodeCost, ...]
+    compulsory_bytes: Number
+    matrix_work: Number
+    matrix_capacity: Number
+
+    @property
+    def energy_parts(self) -> dict[str, Number]:
+        """pJ by component: each memory, ``mesh``, each engine, ``collectives``."""
+        parts: dict[str, Number] = {}
+
+        def add(key: str, value: Number) -> None:
+            parts[key] = parts[key] + value if key in parts else value
+
+        for t in self.traffic:
+            add(t.parent, t.parent_energy_pj)
+            if not (isinstance(t.child_energy_pj, float) and t.child_energy_pj == 0.0):
+                add(t.child, t.child_energy_pj)
+            add("mesh", t.mesh_energy_pj)
+        for e in self.engine_energy:
+            add(e.engine, e.energy_pj)
+        for c in self.collectives:
+            add("collectives", c.total_energy_pj)
+        return parts
+
+    @property
+    def energy_pj(self) -> Number:
+        """Energy of one run, pJ: the sum of `energy_parts`."""
+        values = list(self.energy_parts.values())
+        return sum(values[1:], start=values[0])
+
+    @property
+    def edp_pj_cycles(self) -> Number:
+        """Energy-delay product, pJ x cycles."""
+        return self.energy_pj * self.latency_cycles
+
+    @property
+    def traffic_bytes(self) -> dict[str, Number]:
+        """Bytes over each boundary, by name, e.g. ``dram_to_gb_bytes``; counted at the upper memory."""
+        found: dict[str, Number] = {}
+        for t in self.traffic:
+            ends = (t.parent, t.child) if t.direction == "fill" else (t.child, t.parent)
+            key = f"{ends[0]}_to_{ends[1]}_bytes"
+            found[key] = found[key] + t.parent_bytes if key in found else t.parent_bytes
+        return found
+
+    @property
+    def root_traffic_bytes(self) -> Number:
+        """Bytes over the outermost boundary, both directions."""
+        root = self.occupancy[0].memory
+        return sum(t.parent_bytes for t in self.traffic if t.parent == root)
+
+    @property
+    def feasible(self) -> Any:
+        """Whether every memory holds its tiles and every level has the units."""
+        ok = True
+        for o in self.occupancy:
+            if o.capacity_bytes is not None:
+                ok = ok & (o.needed_bytes <= o.capacity_bytes)
+        for s in self.spatial:
+            ok = ok & (s.used_x <= s.mesh_x) & (s.used_y <= s.mesh_y)
+        return ok  # pyright: ignore[reportReturnType]
+
+    @property
+    def utilization(self) -> Number:
+        """Multiply-accumulates of the workload / those the matrix engines could do in the latency, in [0, 1]."""
+        return self.matrix_work / self.matrix_capacity
+
+    def row(self, index: int) -> "Cost":
+        """One mapping of a batch."""
+
+        def pick(leaf: Any) -> Any:
+            array = np.asarray(leaf)
+            return float(array) if array.ndim == 0 else float(array.ravel()[index if array.size > 1 else 0])
+
+        return jax.tree.map(pick, self)
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why a mapping cannot run, one line per fault, empty if it can. For a single mapping (see `row`)."""
+        faults = []
+        for s in self.spatial:
+            if float(s.used_x) > float(s.mesh_x) or float(s.used_y) > float(s.mesh_y):
+                faults.append(
+                    f"level {s.level}: spread over {float(s.used_x):g} x {float(s.used_y):g} units, "
+                    f"machine has {float(s.mesh_x):g} x {float(s.mesh_y):g}"
+                )
+        for o in self.occupancy:
+            if o.capacity_bytes is None or float(o.needed_bytes) <= float(o.capacity_bytes):
+                continue
+            sums = [sum(float(h.total_bytes) for h in held) for held in o.moments]
+            worst = int(np.argmax(sums))
+            held = sorted(o.moments[worst], key=lambda h: -float(h.total_bytes))
+            tiles = ", ".join(_held(h) for h in held)
+            text = (
+                f"{o.memory}: needs {float(o.needed_bytes):,.0f} bytes, has {float(o.capacity_bytes):,.0f}; "
+                f"during {o.operations[worst]}: {tiles}"
+            )
+            single = sum(float(h.elements) * float(h.element_bytes) for h in held)
+            if single <= float(o.capacity_bytes):
+                text += f"; the cause is double buffering (single: {single:,.0f} bytes)"
+            faults.append(text)
+        return tuple(faults)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as plain data for JSON; for a single mapping."""
+        one = self.row(0)
+        return {
+            "workload": one.workload,
+            "strategy": one.strategy,
+            "machine": one.machine,
+            "conventions": one.conventions.preset,
+            "feasible": bool(one.feasible),
+            "reasons": list(one.reasons()),
+            "latency_cycles": one.latency_cycles,
+            "energy_pj": one.energy_pj,
+            "edp_pj_cycles": one.edp_pj_cycles,
+            "utilization": one.utilization,
+            "latency_parts": [dataclasses.asdict(p) for p in one.latency_parts],
+            "energy_parts_pj": one.energy_parts,
+            "traffic_bytes": one.traffic_bytes,
+            "compulsory_bytes": one.compulsory_bytes,
+            "collectives": [
+                {**dataclasses.asdict(c), "total_cycles": c.total_cycles, "total_energy_pj": c.total_energy_pj}
+                for c in one.collectives
+            ],
+            "occupancy": [
+                {
+                    "memory": o.memory,
+                    "needed_bytes": o.needed_bytes,
+                    "capacity_bytes": o.capacity_bytes,
+                    "share": o.share,
+                }
+                for o in one.occupancy
+            ],
+        }
+
+    def explain(self) -> str:
+        """The limiting level, and the formulas with their numbers, as text; for a single mapping."""
+        from jaxcomet.explain import explain
+
+        return explain(self.row(0))
+
+
+def _held(h: Any) -> str:
+    copies = f"{float(h.copies):g} x " if float(h.copies) > 1 else ""
+    return f"{h.tensor} {copies}{float(h.elements):,.0f} x {float(h.element_bytes):g} B"
+
+
+def parts_of(parts: MappingABC[tuple[str, str, str], Number]) -> tuple[LatencyPart, ...]:
+    """Breakdown entries in a fixed order."""
+    return tuple(
+        LatencyPart(kind=k[0], where=k[1], what=k[2], cycles=v) for k, v in sorted(parts.items())
+    )

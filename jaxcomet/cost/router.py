@@ -1,0 +1,142 @@
+"""Energy of routers and links of a mesh (Orion type).
+
+The one idea: a mesh that works for t = hops + words cycles spends the power of its wires, clocks, buffers, crossbars and
+arbiters for that long (docs/equations.md, 5.4; constants and structure as in COMET's use of Orion, doi:10.1109/MICRO.2002.1176258).
+All terms are affine in the number of words, so a batch of mappings needs each machine's constants once.
+"""
+
+from dataclasses import dataclass
+
+from jaxcomet.arith import Number
+from jaxcomet.cost.conventions import Conventions
+from jaxcomet.hardware.machine import Network, RouterTechnology
+
+
+
+@dataclass(frozen=True)
+class RouterPower:
+    """Power in watt of one router's parts at a channel width, and the clock they run at."""
+
+    wire: Number
+    clock: Number
+    data: Number
+    read: Number
+    write: Number
+    crossbar: Number
+    crossbar_control: Number
+    output: Number
+    output_clock: Number
+    frequency_hz: Number
+
+
+def router_power(technology: RouterTechnology, width_bits: Number) -> RouterPower:
+    """Power of a router's parts.
+
+    Args:
+      technology: circuit constants.
+      width_bits: channel width.
+
+    Returns:
+      Power in watt.
+    """
+    t = technology
+    gate, drain, overlap = t.gate_capacitance_farad, t.drain_capacitance_farad, t.overlap_capacitance_farad
+    gate_in, drain_out, inverter = 3.0 * gate, 3.0 * drain, 3.0 * (gate + overlap)
+    delay = t.transistor_resistance_ohm * (3.0 * drain + 12.0 * gate + 12.0 * overlap)
+    frequency = 1.0 / (t.fanout_delays_per_clock * delay)
+    square = t.supply_volt * t.supply_volt
+    unit = square * frequency
+    pitch, channel, wire, feature = t.metal_pitch, t.channel_pitch, t.wire_capacitance_farad, t.feature_size
+    depth = t.virtual_channels * t.buffer_depth
+    chain = (5.0 / 16.0) * (1.0 + drain_out / inverter)
+    width = width_bits
+
+    def clock_power(fanout: float, bits: Number) -> Number:
+        return fanout * (1.0 + chain) * bits * (8.0 * pitch * wire + inverter) * unit
+
+    def flip_flop_power(fanout: float, bits: Number) -> Number:
+        switching = 1.6 * (gate_in + drain_out)
+        inner = 0.5 * (switching + 1.6 * (2.0 / 3.0) * drain_out)
+        return fanout * bits * unit * (inner + switching + 1.6 * (2.0 / 3.0) * gate)
+
+    line = unit * (
+        1.25 * (1.0 + drain_out / gate_in) * (12.0 * width * pitch * wire + 5.0 * width * gate_in)
+        + (1.0 + (5.0 / 16.0) * (1.0 + drain_out / gate_in))
+        * (
+            2.0 * wire * (8.0 * pitch + depth) * gate_in
+            + width * (8.0 * feature * gate + 6.0 * pitch * wire)
+        )
+    )
+    bit = depth * (4.0 * feature * drain + 8.0 * pitch * wire)
+    span = t.crossbar_ports * width * channel
+    load = span * wire
+    fan_in = load / 16.0
+    fan_out = fan_in * 4.0 * drain_out / inverter
+    kappa = chain
+    crossbar = (
+        0.5
+        * width
+        * unit
+        * (kappa * (0.5 * wire * span + fan_in) + 2.0 * load + 6.0 * fan_in + 5.0 * fan_out + fan_out)
+    )
+    control = (1.0 + kappa) * unit * (t.crossbar_ports * width * load / 16.0 + 2.0 * span * wire)
+    return RouterPower(
+        wire=unit * (t.repeater_factor * (gate_in + drain_out) + wire),
+        clock=clock_power(2.0, 2.0),
+        data=flip_flop_power(2.0, 2.0),
+        read=line + width * unit * bit,
+        write=line + width * (square * (drain_out + gate_in) + unit * bit),
+        crossbar=crossbar,
+        crossbar_control=control,
+        output=flip_flop_power(1.0, width),
+        output_clock=clock_power(1.0, width),
+        frequency_hz=frequency,
+    )
+
+
+def mesh_energy_pj(
+    technology: RouterTechnology | None,
+    network: Network,
+    *,
+    x: Number,
+    y: Number,
+    hops: Number,
+    words: Number,
+    rules: Conventions,
+) -> Number:
+    """Energy of one move through an x by y mesh.
+
+    Args:
+      technology: circuit constants; None: no energy is modelled and 0 is returned.
+      network: its channel width and queuing delay count.
+      x: units along x that take part.
+      y: units along y.
+      hops: hops of the move, both directions together for an all-reduce.
+      words: channel words (see `jaxcomet.cost.transfer.mesh_words`).
+      rules: ``mesh_queuing`` (words wait the queuing delay each) and ``router_power``.
+
+    Returns:
+      pJ.
+    """
+    if technology is None:
+        return 0.0
+    power = router_power(technology, network.channel_width_bits)
+    queued = words * network.queuing_delay_cycles if rules.mesh_queuing == "per-word" else words
+    time = hops + queued
+    links = x * (y - 1.0) + y * (x - 1.0)
+    routers = x * y
+    output_clock = power.output_clock * hops * 2.0 * routers
+    shared = (
+        (power.wire + power.data) * time * links
+        + (power.read + power.write) * queued * routers
+        + power.crossbar * 3.0 * hops * routers
+        + power.crossbar_control * (3.0 * hops + queued) * routers
+        + power.output * time * routers
+        + output_clock
+    )
+    if rules.router_power == "watt-cycle":
+        # As the program prints it: the output clock enters a second time multiplied by itself, the link clock without
+        # a time, and watt-cycles are read as pJ.
+        return shared + power.clock * 2.0 * routers + output_clock * time * routers
+    timed = shared + power.clock * 2.0 * routers * time + power.output_clock * time * routers
+    return timed / power.frequency_hz * 1e12

@@ -1,0 +1,321 @@
+"""Mappings: a tree that says where and when a compound operation runs.
+
+The one idea: structure is static, numbers are leaves. A tree of temporal, spatial, group, compute and collective nodes names its
+loop steps by *factors* (``M_gb_t``: dimension M, level gb, temporal; ``N_dram_sx``: spatial along mesh x below dram; ``K_comp``:
+extent of one engine call); the factors' values are the only leaves. One compiled cost program therefore serves every mapping of a
+tree. A *home* names the memory in which a tensor is handed over from its producer to its consumers (inputs and outputs of the
+compound operation: the outermost memory); what moves where follows from the homes.
+
+Left out: skewed or data-dependent schedules, and one tensor in two homes at once.
+"""
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Iterator, Mapping as MappingABC
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import numpy as np
+from jax.tree_util import register_dataclass
+
+from jaxcomet.arith import Number
+from jaxcomet.workload import CompoundOp
+
+
+class MappingError(ValueError):
+    """A mapping that cannot be: the message names the factor, what was got and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop over one dimension; its steps are the product of the named factors.
+
+    Attributes:
+      dim: loop dimension.
+      factors: names of the factors whose product is the number of steps.
+    """
+
+    dim: str
+    factors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Temporal:
+    """Steps in time at one level: each step moves tiles between this level's memory and the one below.
+
+    Attributes:
+      level: the level whose memories the tiles come from.
+      loops: outermost first.
+      body: what one step runs.
+    """
+
+    level: str
+    loops: tuple[Loop, ...]
+    body: "Node"
+
+
+@dataclass(frozen=True)
+class Spatial:
+    """Copies of the body on the units of a level.
+
+    Attributes:
+      level: the level whose units are used.
+      x: loops laid along mesh x, outermost first.
+      y: loops laid along mesh y.
+      body: what each unit runs.
+    """
+
+    level: str
+    x: tuple[Loop, ...]
+    y: tuple[Loop, ...]
+    body: "Node"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Siblings and how they are bound: one after the other, or as stages of a pipeline over the enclosing steps."""
+
+    children: tuple["Node", ...]
+    binding: Literal["sequential", "pipelined"] = "sequential"
+
+
+@dataclass(frozen=True)
+class Compute:
+    """One engine call.
+
+    Attributes:
+      operation: name of the elementary operation.
+      tile: extent of the call along each dimension, as loops with one step each per element.
+    """
+
+    operation: str
+    tile: tuple[Loop, ...]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An explicit exchange between units.
+
+    Attributes:
+      kind: ``all_reduce`` or ``gather``.
+      tensor: what is exchanged.
+      memory: where each participant holds it.
+      x: factors whose product is the number of participants along mesh x.
+      y: the same along mesh y.
+      tile: extent of one participant's part along each dimension of the tensor.
+      function: elementary function that combines (``max``, ``add``); None where nothing is combined.
+      implied: the mathematics needs it, but the authors' program leaves it out (convention ``partial_reductions``).
+    """
+
+    kind: Literal["all_reduce", "gather"]
+    tensor: str
+    memory: str
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+    tile: tuple[Loop, ...]
+    function: str | None = None
+    implied: bool = False
+
+
+Node = Temporal | Spatial | Group | Compute | Collective
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes directly below a node."""
+    match node:
+        case Temporal() | Spatial():
+            return (node.body,)
+        case Group():
+            return node.children
+        case Compute() | Collective():
+            return ()
+
+
+def walk(node: Node, above: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
+    """Every node with its ancestors (outermost first), depth first."""
+    yield node, above
+    for child in children(node):
+        yield from walk(child, (*above, node))
+
+
+def computes(node: Node) -> tuple[Compute, ...]:
+    """The engine calls below a node, in order."""
+    return tuple(n for n, _ in walk(node) if isinstance(n, Compute))
+
+
+def _loops_of(node: Node) -> tuple[Loop, ...]:
+    match node:
+        case Temporal():
+            return node.loops
+        case Spatial():
+            return (*node.x, *node.y)
+        case Compute():
+            return node.tile
+        case _:
+            return ()
+
+
+def factor_names(tree: Node) -> tuple[str, ...]:
+    """Names of all factors of a tree, in order of appearance (outermost first)."""
+    names = [f for n, _ in walk(tree) for loop in _loops_of(n) for f in loop.factors]
+    return tuple(dict.fromkeys(names))
+
+
+def factor_chain(tree: Node, operation: str, dim: str) -> tuple[str, ...]:
+    """Factors that split `dim` for one operation, outermost first."""
+    for node, above in walk(tree):
+        if isinstance(node, Compute) and node.operation == operation:
+            loops = [loop for n in (*above, node) for loop in _loops_of(n)]
+            return tuple(f for loop in loops if loop.dim == dim for f in loop.factors)
+    raise MappingError(f"tree: runs no operation {operation!r}; it runs {[c.operation for c in computes(tree)]}")
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class Mapping:
+    """A mapping tree with its factors; build it with `Mapping.from_factors`.
+
+    Attributes:
+      strategy: name of the strategy, with its options, that built the tree.
+      tree: the tree.
+      homes: (tensor, memory) pairs: where each intermediate tensor is handed over.
+      factors: value of every factor of the tree; the leaves.
+    """
+
+    strategy: str = dataclasses.field(metadata={"static": True})
+    tree: Node = dataclasses.field(metadata={"static": True})
+    homes: tuple[tuple[str, str], ...] = dataclasses.field(metadata={"static": True})
+    factors: MappingABC[str, Number]
+
+    @classmethod
+    def from_factors(
+        cls,
+        workload: CompoundOp,
+        *,
+        strategy: str,
+        tree: Node,
+        homes: MappingABC[str, str],
+        factors: MappingABC[str, object],
+    ) -> "Mapping":
+        """A checked mapping.
+
+        Args:
+          workload: what is mapped; its sizes are the loop bounds.
+          strategy: name for the record.
+          tree: the mapping tree.
+          homes: memory of every intermediate tensor.
+          factors: whole numbers >= 1 by name, or arrays of them (a batch); those left out are 1.
+
+        Returns:
+          The mapping.
+
+        Raises:
+          MappingError: an unknown factor; a value that is no whole number >= 1; factors of a dimension that do not cover its
+            bound, or cover it with steps that have nothing to do. A bound that the tiles do not divide is covered by a last,
+            partial tile: 7 = 2 steps of 4.
+        """
+        names = factor_names(tree)
+        values: dict[str, Number] = dict.fromkeys(names, 1.0)
+        for name, value in factors.items():
+            if name not in values:
+                near = difflib.get_close_matches(name, names, n=3) or names
+                raise MappingError(f"factor {name}: unknown for strategy {strategy}; did you mean {', '.join(near)}?")
+            values[name] = _check_factor(name, value)
+        traced = [*values.values(), *workload.sizes.values()]
+        if not any(isinstance(v, jax.core.Tracer) for v in traced):
+            _check_cover(workload, tree, values, strategy)
+        return cls(strategy=strategy, tree=tree, homes=tuple(sorted(homes.items())), factors=values)
+
+    def home(self, tensor: str, root: str) -> str:
+        """Memory in which a tensor is handed over; `root` unless the mapping says otherwise."""
+        return dict(self.homes).get(tensor, root)
+
+
+def _check_factor(name: str, value: object) -> Number:
+    if isinstance(value, jax.core.Tracer):
+        return value
+    wanted = "expected a whole number >= 1"
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise MappingError(f"factor {name}: got {value!r}; {wanted}") from None
+    bad = ~(np.isfinite(array) & (array >= 1) & (array == np.floor(array)))
+    if bad.any() or isinstance(value, bool):
+        index = int(np.argmax(bad.ravel()))
+        where = f" in row {index + 1}" if array.ndim else ""
+        raise MappingError(f"factor {name}: got {array.ravel()[index]:g}{where}; {wanted}")
+    return float(array) if array.ndim == 0 else array
+
+
+def _check_cover(workload: CompoundOp, tree: Node, values: MappingABC[str, Number], strategy: str) -> None:
+    """Factors times each other cover each bound, and no step is empty."""
+    problems: list[str] = []
+    for compute in computes(tree):
+        op = workload.operation(compute.operation)
+        for dim in workload.iteration_dims(op):
+            chain = factor_chain(tree, op.name, dim)
+            bound = np.asarray(workload.sizes[dim])
+            inner = np.asarray(1.0)
+            fault = None
+            for name in reversed(chain):
+                factor = np.asarray(values[name])
+                # A step is empty where one step fewer would already reach the bound.
+                empty = (factor > 1) & (inner * (factor - 1) >= bound)
+                fault = _fault(empty, name, factor, bound, np.ceil(bound / inner)) or fault
+                inner = inner * factor
+            if (inner < bound).any():
+                row = int(np.argmax(np.broadcast_to(inner < bound, np.broadcast_shapes(inner.shape, bound.shape)).ravel()))
+                got = " x ".join(f"{n}={_at(values[n], row):g}" for n in chain) or "no factor"
+                where = f" in row {row + 1}" if inner.ndim or bound.ndim else ""
+                problems.append(
+                    f"dimension {dim} of {op.name}{where}: factors {got} multiply to {_at(inner, row):g}; "
+                    f"expected at least {_at(bound, row):g}"
+                )
+            elif fault:
+                problems.append(f"dimension {dim} of {op.name}: {fault}")
+    if problems:
+        more = f" (and {len(set(problems)) - 1} more)" if len(set(problems)) > 1 else ""
+        raise MappingError("; ".join(dict.fromkeys(problems[:2])) + (more if len(set(problems)) > 2 else "") + f" [strategy {strategy}]")
+
+
+def _fault(empty: np.ndarray, name: str, factor: np.ndarray, bound: np.ndarray, most: np.ndarray) -> str | None:
+    if not empty.any():
+        return None
+    row = int(np.argmax(empty.ravel()))
+    where = f" in row {row + 1}" if empty.ndim else ""
+    return (
+        f"factor {name}{where}: got {_at(factor, row):g} steps, the last ones with nothing to do; "
+        f"expected at most {_at(most, row):g} for a bound of {_at(bound, row):g}"
+    )
+
+
+def _at(value: object, row: int) -> float:
+    array = np.asarray(value)
+    return float(array if array.ndim == 0 else array.ravel()[row if array.size > 1 else 0])
+
+
+def describe(node: Node, factors: MappingABC[str, Number], indent: int = 0) -> str:
+    """The tree as an indented loop nest, one line a node; loops of one step are left out."""
+    pad = "  " * indent
+
+    def loops(items: tuple[Loop, ...], word: str) -> str:
+        steps = [(x.dim, math.prod(_at(factors[f], 0) for f in x.factors)) for x in items]
+        return ", ".join(f"{word} {d} in {n:g}" for d, n in steps if n != 1)
+
+    match node:
+        case Temporal():
+            text = f"{pad}{node.level}: {loops(node.loops, 'for') or 'once'}"
+        case Spatial():
+            along = [s for s in (loops(node.x, "x:"), loops(node.y, "y:")) if s]
+            text = f"{pad}spread over {node.level} units: {', '.join(along) or 'one unit'}"
+        case Group():
+            text = f"{pad}{node.binding}:"
+        case Compute():
+            tile = ", ".join(f"{x.dim} {math.prod(_at(factors[f], 0) for f in x.factors):g}" for x in node.tile)
+            text = f"{pad}{node.operation} on a tile of {tile}"
+        case Collective():
+            count = math.prod(_at(factors[f], 0) for f in (*node.x, *node.y))
+            text = f"{pad}{node.kind} of {node.tensor} between {count:g} {node.memory}"
+    return "\n".join([text, *(describe(c, factors, indent + 1) for c in children(node))])

@@ -1,0 +1,78 @@
+"""What a strategy is: a named function that builds a mapping tree for a machine."""
+
+import difflib
+from collections.abc import Callable, Mapping as MappingABC
+from dataclasses import dataclass
+
+from jaxcomet.hardware.machine import Machine
+from jaxcomet.mapping import Mapping, MappingError, Node, factor_names
+from jaxcomet.workload import CompoundOp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """A way to map a compound operation.
+
+    Attributes:
+      name: as on the command line.
+      options: allowed values of each option, the default first.
+      tree: (machine, options) -> (tree, homes of the intermediates).
+    """
+
+    name: str
+    options: MappingABC[str, tuple[str, ...]]
+    tree: Callable[[Machine, dict[str, str]], tuple[Node, dict[str, str]]]
+
+    def chosen(self, options: MappingABC[str, str]) -> dict[str, str]:
+        """All options with defaults filled in.
+
+        Raises:
+          MappingError: an unknown option or value.
+        """
+        for name, value in options.items():
+            if name not in self.options:
+                known = ", ".join(self.options) or "none"
+                raise MappingError(f"strategy {self.name}: got option {name!r}; it has {known}")
+            if value not in self.options[name]:
+                raise MappingError(
+                    f"strategy {self.name}, option {name}: got {value!r}; expected {' or '.join(self.options[name])}"
+                )
+        return {n: options.get(n, values[0]) for n, values in self.options.items()}
+
+    def label(self, options: MappingABC[str, str]) -> str:
+        """Name with the options that differ from their defaults."""
+        chosen = self.chosen(options)
+        changed = [f"{n}={v}" for n, v in chosen.items() if v != self.options[n][0]]
+        return self.name + (f"[{','.join(changed)}]" if changed else "")
+
+    def build(
+        self,
+        workload: CompoundOp,
+        machine: Machine,
+        factors: MappingABC[str, object],
+        **options: str,
+    ) -> Mapping:
+        """The mapping with the given factors; see `Mapping.from_factors` for what is refused."""
+        tree, homes = self.tree(machine, self.chosen(options))
+        return Mapping.from_factors(
+            workload, strategy=self.label(options), tree=tree, homes=homes, factors=factors
+        )
+
+    def factor_names(self, machine: Machine, **options: str) -> tuple[str, ...]:
+        """Names of the factors, outermost first."""
+        return factor_names(self.tree(machine, self.chosen(options))[0])
+
+
+def find(strategies: tuple[Strategy, ...], name: str, workload: str) -> Strategy:
+    """The strategy called `name`.
+
+    Raises:
+      MappingError: there is none; the known ones are listed.
+    """
+    for strategy in strategies:
+        if strategy.name == name:
+            return strategy
+    names = [s.name for s in strategies]
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise MappingError(f"strategy: got {name!r} for {workload}; {hint}known: {', '.join(names)}")

@@ -1,7 +1,8 @@
 """The few non-smooth primitives of the cost model.
 
-Everything else in the equations is sums, products and max. Each primitive is exact on whole numbers, is continuous between
-them where that is possible, and states the derivative that `jax.grad` sees.
+Everything else in the equations is sums, products and max. Each primitive is exact on whole
+numbers, is continuous between them where that is possible, and states the derivative that
+`jax.grad` sees.
 
 Left out: a temperature. `optimize` relaxes further.
 """
@@ -12,10 +13,14 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-Number = float | Float[jax.Array, "*batch"]
-"""A Python number or an array; all equations broadcast."""
+Number = float | Float[jax.Array | np.ndarray, "*batch"]
+"""A Python float or an array. All equations broadcast over arrays; on floats alone they run without
+JAX, exactly alike."""
+
+Condition = bool | Bool[jax.Array | np.ndarray, "*batch"]
+"""A truth value or an array of them."""
 
 
 def _snap(quotient: jax.Array) -> float:
@@ -50,18 +55,23 @@ def _as_float(x: Number) -> jax.Array:
 
 
 def ceil(x: Number) -> Number:
-    """Smallest whole number >= x (x >= 0), quotients within rounding of a whole number snapped to it.
+    """Smallest whole number >= x (x >= 0).
+
+    A quotient within rounding of a whole number is snapped to it.
 
     Gradient: that of x (straight-through), because the true derivative, 0, says nothing.
     """
-    if isinstance(x, float | int):
+    if isinstance(x, float):
         return float(math.ceil(x * (1.0 - 4.0 * np.finfo(np.float64).eps)))
     return _ceil(_as_float(x))
 
 
 def floor(x: Number) -> Number:
-    """Largest whole number <= x (x >= 0), snapped as `ceil`. Gradient: that of x (straight-through)."""
-    if isinstance(x, float | int):
+    """Largest whole number <= x (x >= 0), snapped as `ceil`.
+
+    Gradient: that of x (straight-through).
+    """
+    if isinstance(x, float):
         return float(math.floor(x * (1.0 + 4.0 * np.finfo(np.float64).eps)))
     return _floor(_as_float(x))
 
@@ -70,7 +80,7 @@ def maximum(*terms: Number) -> Number:
     """Largest of the terms. Gradient at a tie: shared equally among two, left to right."""
     result = terms[0]
     for term in terms[1:]:
-        if isinstance(result, float | int) and isinstance(term, float | int):
+        if isinstance(result, float) and isinstance(term, float):
             result = max(result, term)
         else:
             result = jnp.maximum(result, term)
@@ -81,11 +91,18 @@ def minimum(*terms: Number) -> Number:
     """Smallest of the terms."""
     result = terms[0]
     for term in terms[1:]:
-        if isinstance(result, float | int) and isinstance(term, float | int):
+        if isinstance(result, float) and isinstance(term, float):
             result = min(result, term)
         else:
             result = jnp.minimum(result, term)
     return result
+
+
+def select(condition: Condition, yes: Number, no: Number) -> Number:
+    """`yes` where the condition holds, else `no`. Gradient: that of the chosen one."""
+    if isinstance(condition, bool):
+        return yes if condition else no
+    return jnp.where(condition, yes, no)
 
 
 def relu(x: Number) -> Number:
@@ -97,7 +114,7 @@ def product(terms: Sequence[Number]) -> Number:
     """Product, 1.0 for none."""
     result: Number = 1.0
     for term in terms:
-        if isinstance(term, float | int) and term == 1.0:
+        if isinstance(term, float) and term == 1.0:
             continue
         result = term if isinstance(result, float) and result == 1.0 else result * term
     return result
@@ -105,7 +122,7 @@ def product(terms: Sequence[Number]) -> Number:
 
 def is_one(count: Number) -> Number:
     """1 where a whole count is 1, 0 where it is 2 or more; linear between 1 and 2."""
-    if isinstance(count, float | int):
+    if isinstance(count, float):
         return min(1.0, max(0.0, 2.0 - count))
     return jnp.clip(2.0 - count, 0.0, 1.0)
 
@@ -118,19 +135,21 @@ def at_least_two(count: Number) -> Number:
 def reuse(loops: Sequence[tuple[Number, bool]]) -> Number:
     """Steps between two moves of a tile in a loop nest.
 
-    Walking outwards from the innermost loop, loops that the tensor does not depend on repeat the same tile; the first loop
-    that it depends on, and that has more than one step, ends the repetition.
+    Walking outwards from the innermost loop, loops that the tensor does not depend on repeat the
+    same tile; the first loop that it depends on, and that has more than one step, ends the
+    repetition.
 
     Args:
       loops: (steps, whether the tensor depends on the loop), innermost first.
 
     Returns:
-      The product of the repeating loops' steps; exact on whole numbers, linear where a loop goes from 1 to 2 steps.
+      The product of the repeating loops' steps; exact on whole numbers, linear where a loop goes
+      from 1 to 2 steps.
     """
     result: Number = 1.0
     inner_relevant: Number = 1.0
     for steps, relevant in loops:
-        if isinstance(steps, float | int) and steps == 1.0:
+        if isinstance(steps, float) and steps == 1.0:
             continue
         if relevant:
             inner_relevant = product([inner_relevant, steps])

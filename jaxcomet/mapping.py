@@ -1,10 +1,12 @@
 """Mappings: a tree that says where and when a compound operation runs.
 
-The one idea: structure is static, numbers are leaves. A tree of temporal, spatial, group, compute and collective nodes names its
-loop steps by *factors* (``M_gb_t``: dimension M, level gb, temporal; ``N_dram_sx``: spatial along mesh x below dram; ``K_comp``:
-extent of one engine call); the factors' values are the only leaves. One compiled cost program therefore serves every mapping of a
-tree. A *home* names the memory in which a tensor is handed over from its producer to its consumers (inputs and outputs of the
-compound operation: the outermost memory); what moves where follows from the homes.
+The one idea: structure is static, numbers are leaves. A tree of temporal, spatial, group, compute
+and collective nodes names its loop steps by *factors* (``M_gb_t``: dimension M, level gb, temporal;
+``N_dram_sx``: spatial along mesh x below dram; ``K_comp``: extent of one engine call); the factors'
+values are the only leaves. One compiled cost program therefore serves every mapping of a tree. A
+*home* names the memory in which a tensor is handed over from its producer to its consumers (inputs
+and outputs of the compound operation: the outermost memory); what moves where follows from the
+homes.
 
 Left out: skewed or data-dependent schedules, and one tensor in two homes at once.
 """
@@ -12,7 +14,8 @@ Left out: skewed or data-dependent schedules, and one tensor in two homes at onc
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterator, Mapping as MappingABC
+from collections.abc import Iterator
+from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,7 +46,9 @@ class Loop:
 
 @dataclass(frozen=True)
 class Temporal:
-    """Steps in time at one level: each step moves tiles between this level's memory and the one below.
+    """Steps in time at one level.
+
+    Each step moves tiles between this level's memory and the one below.
 
     Attributes:
       level: the level whose memories the tiles come from.
@@ -75,7 +80,10 @@ class Spatial:
 
 @dataclass(frozen=True)
 class Group:
-    """Siblings and how they are bound: one after the other, or as stages of a pipeline over the enclosing steps."""
+    """Siblings and how they are bound.
+
+    One after the other, or as stages of a pipeline over the enclosing steps.
+    """
 
     children: tuple["Node", ...]
     binding: Literal["sequential", "pipelined"] = "sequential"
@@ -105,8 +113,10 @@ class Collective:
       x: factors whose product is the number of participants along mesh x.
       y: the same along mesh y.
       tile: extent of one participant's part along each dimension of the tensor.
-      function: elementary function that combines (``max``, ``add``); None where nothing is combined.
-      implied: the mathematics needs it, but the authors' program leaves it out (convention ``partial_reductions``).
+      function: elementary function that combines (``max``, ``add``); None where nothing is
+        combined.
+      implied: the mathematics needs it, but the authors' program leaves it out (convention
+        ``partial_reductions``).
     """
 
     kind: Literal["all_reduce", "gather"]
@@ -169,7 +179,9 @@ def factor_chain(tree: Node, operation: str, dim: str) -> tuple[str, ...]:
         if isinstance(node, Compute) and node.operation == operation:
             loops = [loop for n in (*above, node) for loop in _loops_of(n)]
             return tuple(f for loop in loops if loop.dim == dim for f in loop.factors)
-    raise MappingError(f"tree: runs no operation {operation!r}; it runs {[c.operation for c in computes(tree)]}")
+    raise MappingError(
+        f"tree: runs no operation {operation!r}; it runs {[c.operation for c in computes(tree)]}"
+    )
 
 
 @register_dataclass
@@ -212,16 +224,20 @@ class Mapping:
           The mapping.
 
         Raises:
-          MappingError: an unknown factor; a value that is no whole number >= 1; factors of a dimension that do not cover its
-            bound, or cover it with steps that have nothing to do. A bound that the tiles do not divide is covered by a last,
-            partial tile: 7 = 2 steps of 4.
+          MappingError: an unknown factor; a value that is no whole number >= 1; factors of a
+            dimension that do not cover its
+            bound, or cover it with steps that have nothing to do. A bound that the tiles do not
+            divide is covered by a last, partial tile: 7 = 2 steps of 4.
         """
         names = factor_names(tree)
         values: dict[str, Number] = dict.fromkeys(names, 1.0)
         for name, value in factors.items():
             if name not in values:
                 near = difflib.get_close_matches(name, names, n=3) or names
-                raise MappingError(f"factor {name}: unknown for strategy {strategy}; did you mean {', '.join(near)}?")
+                raise MappingError(
+                    f"factor {name}: unknown for strategy {strategy}; did you mean "
+                    f"{', '.join(near)}?"
+                )
             values[name] = _check_factor(name, value)
         traced = [*values.values(), *workload.sizes.values()]
         if not any(isinstance(v, jax.core.Tracer) for v in traced):
@@ -249,7 +265,9 @@ def _check_factor(name: str, value: object) -> Number:
     return float(array) if array.ndim == 0 else array
 
 
-def _check_cover(workload: CompoundOp, tree: Node, values: MappingABC[str, Number], strategy: str) -> None:
+def _check_cover(
+    workload: CompoundOp, tree: Node, values: MappingABC[str, Number], strategy: str
+) -> None:
     """Factors times each other cover each bound, and no step is empty."""
     problems: list[str] = []
     for compute in computes(tree):
@@ -261,26 +279,41 @@ def _check_cover(workload: CompoundOp, tree: Node, values: MappingABC[str, Numbe
             fault = None
             for name in reversed(chain):
                 factor = np.asarray(values[name])
-                # A step is empty where one step fewer would already reach the bound.
-                empty = (factor > 1) & (inner * (factor - 1) >= bound)
-                fault = _fault(empty, name, factor, bound, np.ceil(bound / inner)) or fault
-                inner = inner * factor
+                # a step is empty where one step fewer would already reach the bound.
+                empty = np.asarray((factor > 1) & (inner * (factor - 1) >= bound))
+                fault = (
+                    _fault(empty, name, factor, bound, np.asarray(np.ceil(bound / inner))) or fault
+                )
+                inner = np.asarray(inner * factor)
             if (inner < bound).any():
-                row = int(np.argmax(np.broadcast_to(inner < bound, np.broadcast_shapes(inner.shape, bound.shape)).ravel()))
+                row = int(
+                    np.argmax(
+                        np.broadcast_to(
+                            inner < bound, np.broadcast_shapes(inner.shape, bound.shape)
+                        ).ravel()
+                    )
+                )
                 got = " x ".join(f"{n}={_at(values[n], row):g}" for n in chain) or "no factor"
                 where = f" in row {row + 1}" if inner.ndim or bound.ndim else ""
                 problems.append(
-                    f"dimension {dim} of {op.name}{where}: factors {got} multiply to {_at(inner, row):g}; "
+                    f"dimension {dim} of {op.name}{where}: factors {got} multiply to "
+                    f"{_at(inner, row):g}; "
                     f"expected at least {_at(bound, row):g}"
                 )
             elif fault:
                 problems.append(f"dimension {dim} of {op.name}: {fault}")
     if problems:
         more = f" (and {len(set(problems)) - 1} more)" if len(set(problems)) > 1 else ""
-        raise MappingError("; ".join(dict.fromkeys(problems[:2])) + (more if len(set(problems)) > 2 else "") + f" [strategy {strategy}]")
+        raise MappingError(
+            "; ".join(dict.fromkeys(problems[:2]))
+            + (more if len(set(problems)) > 2 else "")
+            + f" [strategy {strategy}]"
+        )
 
 
-def _fault(empty: np.ndarray, name: str, factor: np.ndarray, bound: np.ndarray, most: np.ndarray) -> str | None:
+def _fault(
+    empty: np.ndarray, name: str, factor: np.ndarray, bound: np.ndarray, most: np.ndarray
+) -> str | None:
     if not empty.any():
         return None
     row = int(np.argmax(empty.ravel()))
@@ -313,7 +346,9 @@ def describe(node: Node, factors: MappingABC[str, Number], indent: int = 0) -> s
         case Group():
             text = f"{pad}{node.binding}:"
         case Compute():
-            tile = ", ".join(f"{x.dim} {math.prod(_at(factors[f], 0) for f in x.factors):g}" for x in node.tile)
+            tile = ", ".join(
+                f"{x.dim} {math.prod(_at(factors[f], 0) for f in x.factors):g}" for x in node.tile
+            )
             text = f"{pad}{node.operation} on a tile of {tile}"
         case Collective():
             count = math.prod(_at(factors[f], 0) for f in (*node.x, *node.y))

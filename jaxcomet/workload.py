@@ -1,7 +1,8 @@
 """Workloads: a compound operation is a graph of elementary operations over named loop dimensions.
 
-The one idea: every operation is described by its tensors' dimensions alone (as in an einsum), so the cost model needs to
-know no operation by name. Left out: sliding windows (convolution) and data-dependent sizes.
+The one idea: every operation is described by its tensors' dimensions alone (as in an einsum), so
+the cost model needs to know no operation by name. Left out: sliding windows (convolution) and
+data-dependent sizes.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ OperationKind = Literal["contract", "map", "reduce"]
 
 
 class WorkloadError(ValueError):
-    """A workload that cannot be: the message names the argument, what was got and what is allowed."""
+    """A workload that cannot be; the message names argument, what was got and what is allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +46,11 @@ class Operation:
 
     Attributes:
       name: unique name, e.g. ``rowmax``.
-      kind: ``contract`` (einsum of two operands on a matrix engine), ``map`` (element by element) or ``reduce`` (along the
+      kind: ``contract`` (einsum of two operands on a matrix engine), ``map`` (element by element)
+        or ``reduce`` (along the
         dimensions that the output lacks); the latter two run on a vector engine.
-      function: elementary function, ``mac`` or an entry of the vector engine's table (``max``, ``exp``, ...).
+      function: elementary function, ``mac`` or an entry of the vector engine's table (``max``,
+        ``exp``, ...).
       inputs: names of the operands.
       output: name of the result.
       bits: bits per element at which the operation's operands and result move inside the machine.
@@ -108,7 +111,7 @@ class CompoundOp:
         return math.prod((self.sizes[d] for d in self.tensor(tensor).dims), start=1.0)
 
     def points(self, operation: Operation) -> Number:
-        """Size of an operation's iteration space (multiply-accumulates, or elementary operations)."""
+        """Size of an operation's iteration space: multiply-accumulates or elementary operations."""
         return math.prod((self.sizes[d] for d in self.iteration_dims(operation)), start=1.0)
 
 
@@ -146,7 +149,8 @@ def build(
     """A checked compound operation.
 
     Raises:
-      WorkloadError: an unknown tensor, a tensor made twice or read before it is made, a dimension without a size, a size
+      WorkloadError: an unknown tensor, a tensor made twice or read before it is made, a dimension
+        without a size, a size
         that is no whole number >= 1, a contraction without exactly two operands.
     """
     by_name = {t.name: t for t in tensors}
@@ -155,17 +159,28 @@ def build(
     for op in operations:
         for tensor in (*op.inputs, op.output):
             if tensor not in by_name:
-                raise WorkloadError(f"{name}.{op.name}: got tensor {tensor!r}; expected one of {sorted(by_name)}")
+                raise WorkloadError(
+                    f"{name}.{op.name}: got tensor {tensor!r}; expected one of {sorted(by_name)}"
+                )
             for dim in by_name[tensor].dims:
                 if dim not in sizes:
-                    raise WorkloadError(f"{name}.{tensor}: got dimension {dim!r} without a size; add it to sizes")
+                    raise WorkloadError(
+                        f"{name}.{tensor}: got dimension {dim!r} without a size; add it to sizes"
+                    )
         for tensor in op.inputs:
             if tensor in produced and tensor not in made:
-                raise WorkloadError(f"{name}.{op.name}: reads {tensor!r} before it is made; reorder the operations")
+                raise WorkloadError(
+                    f"{name}.{op.name}: reads {tensor!r} before it is made; reorder the operations"
+                )
         if op.output in made:
-            raise WorkloadError(f"{name}.{op.name}: makes {op.output!r} a second time; give each result its own name")
+            raise WorkloadError(
+                f"{name}.{op.name}: makes {op.output!r} a second time; give each result its own "
+                "name"
+            )
         if op.kind == "contract" and len(op.inputs) != 2:
-            raise WorkloadError(f"{name}.{op.name}: got {len(op.inputs)} operands; a contraction has 2")
+            raise WorkloadError(
+                f"{name}.{op.name}: got {len(op.inputs)} operands; a contraction has 2"
+            )
         made.add(op.output)
     return CompoundOp(
         name=name,

@@ -2,16 +2,32 @@
 
 from jaxcomet.cost.conventions import (
     COMET_PROGRAM as COMET_PROGRAM,
+)
+from jaxcomet.cost.conventions import (
     DEFAULT as DEFAULT,
+)
+from jaxcomet.cost.conventions import (
     PRESETS as PRESETS,
+)
+from jaxcomet.cost.conventions import (
     ROOFLINE as ROOFLINE,
+)
+from jaxcomet.cost.conventions import (
     ConventionError as ConventionError,
+)
+from jaxcomet.cost.conventions import (
     Conventions as Conventions,
+)
+from jaxcomet.cost.conventions import (
     conventions as conventions,
 )
 from jaxcomet.cost.evaluate import (
     cost_of as cost_of,
+)
+from jaxcomet.cost.evaluate import (
     evaluate as evaluate,
+)
+from jaxcomet.cost.evaluate import (
     evaluate_totals as evaluate_totals,
 )
 from jaxcomet.cost.result import Cost as Cost

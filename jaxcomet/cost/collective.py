@@ -1,7 +1,8 @@
 """Time and energy of explicit collectives.
 
-One execution moves one part per participant. All-reduce (docs/equations.md, 3.1) and gather (3.2) over a mesh of x by y
-participants, each holding `s` elements; time is memory + mesh + arithmetic and is never hidden by computing.
+One execution moves one part per participant. All-reduce (docs/equations.md, 3.1) and gather (3.2)
+over a mesh of x by y participants, each holding `s` elements; time is memory + mesh + arithmetic
+and is never hidden by computing.
 """
 
 import dataclasses
@@ -86,7 +87,8 @@ def collective_cost(
     link = memory.link_bandwidth_bytes_per_cycle
     if network is None or link is None:
         raise MappingError(
-            f"machine {machine.name}: memory.{memory.name} has no peer links, which {node.kind} of {node.tensor} needs; "
+            f"machine {machine.name}: memory.{memory.name} has no peer links, which {node.kind} of "
+            f"{node.tensor} needs; "
             f"give it link_bandwidth"
         )
     x, y = placement.count(node.x), placement.count(node.y)
@@ -133,7 +135,9 @@ def _vector_engine(placement: Placement) -> VectorEngine:
     for _, engine in sorted(placement.machine.engines.items()):
         if isinstance(engine, VectorEngine):
             return engine
-    raise MappingError(f"machine {placement.machine.name}: has no vector engine to combine partial results")
+    raise MappingError(
+        f"machine {placement.machine.name}: has no vector engine to combine partial results"
+    )
 
 
 def _all_reduce(
@@ -150,10 +154,13 @@ def _all_reduce(
     engine = _vector_engine(placement)
     if node.function not in engine.ops:
         raise MappingError(
-            f"engine {engine.name}: cannot combine with {node.function!r}; it runs {', '.join(sorted(engine.ops))}"
+            f"engine {engine.name}: cannot combine with {node.function!r}; it runs "
+            f"{', '.join(sorted(engine.ops))}"
         )
     op = engine.ops[node.function]
-    bandwidth = minimum(memory.link_bandwidth_bytes_per_cycle, network.port_bandwidth_bytes_per_cycle)  # pyright: ignore[reportArgumentType]
+    bandwidth = minimum(
+        memory.link_bandwidth_bytes_per_cycle, network.port_bandwidth_bytes_per_cycle
+    )  # pyright: ignore[reportArgumentType]
     p, part_bytes = participants, elements * (bits / 8.0)
     ring_share = 2.0 * (p - 1.0) / p
     if rules.all_reduce_memory == "squared":
@@ -174,7 +181,10 @@ def _all_reduce(
         combined = elements * (p - 1.0)
     repeats = p if rules.all_reduce_energy == "squared" else 1.0
     energy = (
-        p * part_bytes * repeats * (memory.read_energy_pj_per_byte + memory.write_energy_pj_per_byte)
+        p
+        * part_bytes
+        * repeats
+        * (memory.read_energy_pj_per_byte + memory.write_energy_pj_per_byte)
         + combined * op.energy_pj
     )
     return memory_cycles, words, 2.0 * hops, arithmetic, p * ring_share * part_bytes, energy

@@ -1,9 +1,12 @@
 """Time and energy of engine calls.
 
-Matrix engine (docs/equations.md, 2.1): weight-stationary systolic arrays after SCALE-Sim (arXiv:1811.02883): a call that streams T
-rows through arrays of R rows and C columns takes ``2R + C + T - 2`` cycles a fold: R to load the weights, T rows, R + C - 2 of
-skew. Vector engine (2.2): ``cycles(op) * ceil(elements / lanes)``; a row reduction is a tree of ceil(log2 lanes) steps.
+Matrix engine (docs/equations.md, 2.1): weight-stationary systolic arrays after SCALE-Sim
+(arXiv:1811.02883): a call that streams T rows through arrays of R rows and C columns takes ``2R + C
++ T - 2`` cycles a fold: R to load the weights, T rows, R + C - 2 of skew. Vector engine (2.2):
+``cycles(op) * ceil(elements / lanes)``; a row reduction is a tree of ceil(log2 lanes) steps.
 """
+
+import math
 
 import jax.numpy as jnp
 
@@ -45,8 +48,8 @@ def systolic_cycles(
 
 def reduction_steps(engine: VectorEngine) -> Number:
     """Steps of a row reduction over the lanes: ceil(log2 lanes)."""
-    if isinstance(engine.lanes, float | int):
-        return ceil(float(jnp.log2(float(engine.lanes))))
+    if isinstance(engine.lanes, float):
+        return ceil(math.log2(engine.lanes))
     return ceil(jnp.log2(engine.lanes))
 
 
@@ -58,7 +61,8 @@ def vector_op(engine: VectorEngine, operation: Operation) -> tuple[Number, Numbe
     """
     if operation.function not in engine.ops:
         raise MappingError(
-            f"engine {engine.name}: cannot run {operation.function!r} of operation {operation.name}; "
+            f"engine {engine.name}: cannot run {operation.function!r} of operation "
+            f"{operation.name}; "
             f"it runs {', '.join(sorted(engine.ops))}"
         )
     cost = engine.ops[operation.function]
@@ -88,7 +92,9 @@ def call_cycles(placement: Placement, site: Site) -> Number:
         dims = placement.workload.iteration_dims(op)
         streamed = product([call_tile(placement, site, d) for d in dims if d in left and d in out])
         contracted = product([call_tile(placement, site, d) for d in dims if d not in out])
-        columns = product([call_tile(placement, site, d) for d in dims if d in right - left and d in out])
+        columns = product(
+            [call_tile(placement, site, d) for d in dims if d in right - left and d in out]
+        )
         return systolic_cycles(engine, streamed, contracted, columns, placement.conventions)
     cycles, _ = vector_op(engine, op)
     return cycles * ceil(call_elements(placement, site) / engine.lanes)

@@ -1,8 +1,9 @@
 """Conventions: every debatable rule of accounting, one option each, kept in this one place.
 
-The default of each option is what a machine would physically do; the preset `comet-program` takes, for each, what the authors'
-released program does (d-matrix-ai/comet 917af0d), including what is plainly wrong there. A result states the set it was
-made with. Options are static: another set is another compiled program.
+The default of each option is what a machine would physically do; the preset `comet-program` takes,
+for each, what the authors' released program does (d-matrix-ai/comet 917af0d), including what is
+plainly wrong there. A result states the set it was made with. Options are static: another set is
+another compiled program.
 
 Section numbers in the comments are those of docs/equations.md.
 """
@@ -81,66 +82,147 @@ class Rule:
     text: str
 
 
+_TEXTS: dict[str, dict[str, str]] = {
+    "time of one move": {
+        "staging": (
+            "A tile's way out of the memory and its way through the mesh overlap word by word "
+            "(max of the two times); serial: the two times add."
+        ),
+        "mesh_volume": (
+            "Each distinct tile crosses the first channel of the mesh once, a broadcast tile is "
+            "copied on the way; hops: one tile times the number of hops, whatever is sent."
+        ),
+        "mesh_queuing": (
+            "The queuing delay is paid at each hop, words follow one a cycle; per-word: each word "
+            "pays it."
+        ),
+        "engine_hops": (
+            "The first word of a transfer between buffer and engine pays the port's hop latency; "
+            "ignored: no."
+        ),
+    },
+    "stalls": {
+        "overlap": (
+            "The next tile moves while the present one is computed, where the memory is double- "
+            "buffered; none: every move is exposed."
+        ),
+        "fill_drain": (
+            "First fill and last drain of every loop are exposed; ignored: steady state only."
+        ),
+        "read_stalls": (
+            "A fill that is longer than its window stalls at every step; first-step: only once "
+            "per loop where the same memory also takes a result (the program lets the write hide "
+            "the read)."
+        ),
+        "compulsory": (
+            "A dependent transfer is charged once; twice-when-long: what exceeds the window is "
+            "charged again."
+        ),
+        "windows": (
+            "A window is as long as the child takes in that step; first-step: as long as its "
+            "first, longest run."
+        ),
+        "step_share": (
+            "A transfer spread over the steps that reuse the tile is divided exactly; floor: "
+            "rounded down."
+        ),
+        "shared_bus": (
+            "Reads and writes share a memory's bandwidth where the machine says so (DRAM); per- "
+            "direction: never."
+        ),
+        "resident_ramp": (
+            "A tile that is still there shortens the first fill by what it alone adds to it; all- "
+            "or-nothing: by its whole time if it is the longest, else by nothing."
+        ),
+    },
+    "intermediates and partial results": {
+        "intermediate_drain": (
+            "A result that its consumer reads where it was made is not written up; every-step: it "
+            "is, at each step; last-step: it is, once."
+        ),
+        "partial_sums": (
+            "Partial sums that leave the engine are read back to be continued; written: never "
+            "read back."
+        ),
+        "row_partials": (
+            "Partial row results of a row's column tiles are read back and combined; free: no cost."
+        ),
+        "partial_reductions": (
+            "Partial row results of a cluster's cores are reduced between them; free: no cost."
+        ),
+    },
+    "engines": {
+        "weight_load": (
+            "An engine call waits for its weights to be loaded; hidden: they load behind the "
+            "previous fold."
+        ),
+        "array_skew": (
+            "A systolic array fills and drains along its diagonals; ignored: one row a cycle from "
+            "the start."
+        ),
+        "vector_pipeline": "Each run of a vector operation fills the pipeline once; ignored: no.",
+    },
+    "collectives": {
+        "collective_staging": (
+            "Words leave the memories and cross the mesh at the same time; serial: the two times "
+            "add."
+        ),
+        "all_reduce_memory": (
+            "Each participant sends and receives 2(p-1)/p of its part (ring bound); squared: p^2 "
+            "parts."
+        ),
+        "all_reduce_arithmetic": (
+            "Each participant combines (p-1)/p of its part; hops: p times the mesh's hops."
+        ),
+    },
+    "buffers": {
+        "double_buffer": "A tile that is prefetched needs two places; ignored: one.",
+        "live_ranges": (
+            "A value occupies its memory from where it is made to its last use; step: only one "
+            "step's tile."
+        ),
+        "intermediate_bits": (
+            "Intermediates occupy what is moved; one-byte: one byte an element above the cores."
+        ),
+    },
+    "energy": {
+        "refill_energy": (
+            "A tile costs energy when it moves; per-step: at every step of a middle level."
+        ),
+        "receiver_energy": (
+            "Every receiver of a broadcast writes, every sender of a partial result reads; one: "
+            "one does."
+        ),
+        "vector_units": (
+            "Every core that runs a vector operation costs energy; one-per-cluster: for "
+            "intermediates one does."
+        ),
+        "lane_energy": (
+            "Energy per element; per-instruction: all lanes of each instruction; per-step: one "
+            "instruction a step."
+        ),
+        "all_reduce_energy": (
+            "Each participant reads and writes its part once; squared: as often as there are "
+            "participants."
+        ),
+        "mesh_energy_root": "The mesh below the outermost memory costs energy; ignored: no.",
+        "mesh_energy_units": "The meshes of all clusters cost energy; one: that of one cluster.",
+        "mesh_energy_drain": (
+            "Drained intermediates cost mesh energy at each step; last-step: once per outer step."
+        ),
+        "router_power": (
+            "Router power times seconds; watt-cycle: power times cycles, read as pJ, as the "
+            "program prints it."
+        ),
+    },
+}
+
 RULES: dict[str, Rule] = {
     name: Rule(group=group, text=text)
-    for group, entries in {
-        "time of one move": {
-            "staging": "A tile's way out of the memory and its way through the mesh overlap word by word (max of the two times); "
-            "serial: the two times add.",
-            "mesh_volume": "Each distinct tile crosses the first channel of the mesh once, a broadcast tile is copied on the way; "
-            "hops: one tile times the number of hops, whatever is sent.",
-            "mesh_queuing": "The queuing delay is paid at each hop, words follow one a cycle; per-word: each word pays it.",
-            "engine_hops": "The first word of a transfer between buffer and engine pays the port's hop latency; ignored: no.",
-        },
-        "stalls": {
-            "overlap": "The next tile moves while the present one is computed, where the memory is double-buffered; "
-            "none: every move is exposed.",
-            "fill_drain": "First fill and last drain of every loop are exposed; ignored: steady state only.",
-            "read_stalls": "A fill that is longer than its window stalls at every step; first-step: only once per loop where the "
-            "same memory also takes a result (the program lets the write hide the read).",
-            "compulsory": "A dependent transfer is charged once; twice-when-long: what exceeds the window is charged again.",
-            "windows": "A window is as long as the child takes in that step; first-step: as long as its first, longest run.",
-            "step_share": "A transfer spread over the steps that reuse the tile is divided exactly; floor: rounded down.",
-            "shared_bus": "Reads and writes share a memory's bandwidth where the machine says so (DRAM); per-direction: never.",
-            "resident_ramp": "A tile that is still there shortens the first fill by what it alone adds to it; "
-            "all-or-nothing: by its whole time if it is the longest, else by nothing.",
-        },
-        "intermediates and partial results": {
-            "intermediate_drain": "A result that its consumer reads where it was made is not written up; every-step: it is, at "
-            "each step; last-step: it is, once.",
-            "partial_sums": "Partial sums that leave the engine are read back to be continued; written: never read back.",
-            "row_partials": "Partial row results of a row's column tiles are read back and combined; free: no cost.",
-            "partial_reductions": "Partial row results of a cluster's cores are reduced between them; free: no cost.",
-        },
-        "engines": {
-            "weight_load": "An engine call waits for its weights to be loaded; hidden: they load behind the previous fold.",
-            "array_skew": "A systolic array fills and drains along its diagonals; ignored: one row a cycle from the start.",
-            "vector_pipeline": "Each run of a vector operation fills the pipeline once; ignored: no.",
-        },
-        "collectives": {
-            "collective_staging": "Words leave the memories and cross the mesh at the same time; serial: the two times add.",
-            "all_reduce_memory": "Each participant sends and receives 2(p-1)/p of its part (ring bound); squared: p^2 parts.",
-            "all_reduce_arithmetic": "Each participant combines (p-1)/p of its part; hops: p times the mesh's hops.",
-        },
-        "buffers": {
-            "double_buffer": "A tile that is prefetched needs two places; ignored: one.",
-            "live_ranges": "A value occupies its memory from where it is made to its last use; step: only one step's tile.",
-            "intermediate_bits": "Intermediates occupy what is moved; one-byte: one byte an element above the cores.",
-        },
-        "energy": {
-            "refill_energy": "A tile costs energy when it moves; per-step: at every step of a middle level.",
-            "receiver_energy": "Every receiver of a broadcast writes, every sender of a partial result reads; one: one does.",
-            "vector_units": "Every core that runs a vector operation costs energy; one-per-cluster: for intermediates one does.",
-            "lane_energy": "Energy per element; per-instruction: all lanes of each instruction; per-step: one instruction a step.",
-            "all_reduce_energy": "Each participant reads and writes its part once; squared: as often as there are participants.",
-            "mesh_energy_root": "The mesh below the outermost memory costs energy; ignored: no.",
-            "mesh_energy_units": "The meshes of all clusters cost energy; one: that of one cluster.",
-            "mesh_energy_drain": "Drained intermediates cost mesh energy at each step; last-step: once per outer step.",
-            "router_power": "Router power times seconds; watt-cycle: power times cycles, read as pJ, as the program prints it.",
-        },
-    }.items()
+    for group, entries in _TEXTS.items()
     for name, text in entries.items()
 }
+"""What every option means, in the order of `Conventions`."""
 
 DEFAULT = Conventions()
 
@@ -209,14 +291,20 @@ def conventions(preset: str = "default", **options: str) -> Conventions:
       'comet-program+staging=pipelined'
     """
     if preset not in PRESETS:
-        raise ConventionError(f"conventions: got preset {preset!r}; expected one of {', '.join(PRESETS)}")
+        raise ConventionError(
+            f"conventions: got preset {preset!r}; expected one of {', '.join(PRESETS)}"
+        )
     base = PRESETS[preset]
     for name, value in options.items():
         if name not in RULES:
             near = difflib.get_close_matches(name, RULES, n=3) or list(RULES)
-            raise ConventionError(f"conventions: got option {name!r}; did you mean {', '.join(near)}?")
+            raise ConventionError(
+                f"conventions: got option {name!r}; did you mean {', '.join(near)}?"
+            )
         if value not in allowed(name):
-            raise ConventionError(f"conventions.{name}: got {value!r}; expected one of {', '.join(allowed(name))}")
+            raise ConventionError(
+                f"conventions.{name}: got {value!r}; expected one of {', '.join(allowed(name))}"
+            )
     changed = {n: v for n, v in options.items() if v != getattr(base, n)}
     label = "+".join([preset, *(f"{n}={v}" for n, v in sorted(changed.items()))])
     return dataclasses.replace(base, **changed, preset=label)  # pyright: ignore[reportArgumentType]

@@ -1,7 +1,8 @@
 """Traffic and energy of a mapping.
 
-The one idea: the bytes that cross a boundary are the tensor's distinct elements times the times each must come again, times the copies
-that the network cannot make. Distinct elements come from the exact sizes, so partial tiles are never padded (docs/equations.md, 5).
+The one idea: the bytes that cross a boundary are the tensor's distinct elements times the times
+each must come again, times the copies that the network cannot make. Distinct elements come from the
+exact sizes, so partial tiles are never padded (docs/equations.md, 5).
 """
 
 import dataclasses
@@ -50,7 +51,10 @@ class Traffic:
 
 
 def _nest(placement: Placement, move: Move) -> tuple[Number, Number]:
-    """(moves over the whole nest, distinct tiles), loops above the tensor's home counted as repeats."""
+    """(moves over the whole nest, distinct tiles).
+
+    Loops above the tensor's home counted as repeats.
+    """
     home = placement.home_level(move.tensor)
     level_of = placement.machine.level_index
     inner, outer = list(reversed(move.node.loops)), []
@@ -65,7 +69,7 @@ def _nest(placement: Placement, move: Move) -> tuple[Number, Number]:
 
 
 def _partial_share(placement: Placement, move: Move, moves: Number, distinct: Number) -> Number:
-    """Moves of a result that continue an earlier partial result, and so read it first, as a share of all."""
+    """Share of a result's moves that continue an earlier partial result, and so read it first."""
     kind, rules = move.site.operation.kind, placement.conventions
     charged = (kind == "contract" and rules.partial_sums == "read-and-written") or (
         kind == "reduce" and rules.row_partials == "combined"
@@ -76,7 +80,10 @@ def _partial_share(placement: Placement, move: Move, moves: Number, distinct: Nu
 
 
 def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, ...]:
-    """Bytes and energy of a move over the whole run; a second entry where partial results are read back."""
+    """Bytes and energy of a move over the whole run.
+
+    A second entry where partial results are read back.
+    """
     rules, machine = placement.conventions, placement.machine
     moves, distinct = _nest(placement, move)
     refetch = moves / distinct
@@ -123,7 +130,9 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
     ]
     share = _partial_share(placement, move, moves, distinct)
     if not (isinstance(share, float) and share == 0.0):
-        child_write = 0.0 if move.to_engine else machine.memories[move.child].write_energy_pj_per_byte
+        child_write = (
+            0.0 if move.to_engine else machine.memories[move.child].write_energy_pj_per_byte
+        )
         entries.append(
             Traffic(
                 tensor=move.tensor,
@@ -133,7 +142,9 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
                 parent_bytes=up_bytes * share,
                 child_bytes=down_bytes * share,
                 refetch=refetch * share,
-                parent_energy_pj=product([up_bytes, scale]) * share * parent.read_energy_pj_per_byte,
+                parent_energy_pj=product([up_bytes, scale])
+                * share
+                * parent.read_energy_pj_per_byte,
                 child_energy_pj=down_bytes * share * child_write,
                 mesh_energy_pj=entries[0].mesh_energy_pj * share,
             )
@@ -157,7 +168,10 @@ def _unit_scale(placement: Placement, site: Site) -> Number:
 def _program_elements(
     placement: Placement, move: Move, time: MoveTime, spread: Number, units: Number
 ) -> Number:
-    """Elements as the program counts them: at a middle level each step, elsewhere each move of the node itself."""
+    """Elements as the program counts them.
+
+    At a middle level each step, elsewhere each move of the node itself.
+    """
     steps, local, _ = placement.transitions(move.tensor, list(reversed(move.node.loops)))
     level = placement.machine.level_index(move.node.level)
     runs = product([placement.steps(x) for x in placement.nest_above(move.above)])
@@ -243,4 +257,3 @@ class Energy:
         parts += [e.energy_pj for e in self.engines]
         parts += [c.total_energy_pj for c in self.collectives]
         return sum(parts[1:], start=parts[0])
-

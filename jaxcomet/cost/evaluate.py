@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomet._compat import enable_x64
+from jaxcomet.arith import maximum
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.cost.energy import engine_energy, traffic
 from jaxcomet.cost.latency import latency
@@ -31,7 +32,9 @@ def cost_of(
     placement = Placement(workload, mapping, machine, conventions)
     time = latency(placement)
     moves = [
-        (m, move_time(placement, m)) for node, above in placement.temporals for m in placement.moves(node, above)
+        (m, move_time(placement, m))
+        for node, above in placement.temporals
+        for m in placement.moves(node, above)
     ]
     root = placement.root
     io_bytes = [
@@ -46,8 +49,10 @@ def cost_of(
         engine = placement.engine(s.operation)
         assert isinstance(engine, MatrixEngine)
         macs = engine.array_rows * engine.array_columns * engine.grid_rows * engine.grid_columns
-        capacity = jnp.maximum(capacity, macs * placement.units(s.above) * time.cycles)
-    memories = sorted(machine.memories.values(), key=lambda m: (machine.level_index(m.level), m.name))
+        capacity = maximum(capacity, macs * placement.units(s.above) * time.cycles)
+    memories = sorted(
+        machine.memories.values(), key=lambda m: (machine.level_index(m.level), m.name)
+    )
     return Cost(
         workload=workload.name,
         strategy=mapping.strategy,
@@ -71,7 +76,9 @@ def cost_of(
 
 
 @partial(jax.jit, static_argnames=("conventions",))
-def _cost(workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions) -> Cost:
+def _cost(
+    workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions
+) -> Cost:
     return cost_of(workload, mapping, machine, conventions)
 
 
@@ -80,7 +87,7 @@ def _totals(
     workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     cost = cost_of(workload, mapping, machine, conventions)
-    return jnp.broadcast_arrays(cost.latency_cycles, cost.energy_pj, cost.feasible)  # pyright: ignore[reportReturnType]
+    return jnp.broadcast_arrays(cost.latency_cycles, cost.energy_pj, cost.pressure)  # pyright: ignore[reportReturnType]
 
 
 def _traced(*trees: Any) -> bool:
@@ -89,7 +96,12 @@ def _traced(*trees: Any) -> bool:
 
 def _concrete(tree: Any) -> Any:
     """Leaves as float64 arrays, so that a call with other numbers compiles nothing."""
-    return jax.tree.map(lambda x: x if isinstance(x, jax.Array) and x.dtype == np.float64 else np.asarray(x, np.float64), tree)
+    return jax.tree.map(
+        lambda x: (
+            x if isinstance(x, jax.Array) and x.dtype == np.float64 else np.asarray(x, np.float64)
+        ),
+        tree,
+    )
 
 
 def evaluate(
@@ -97,9 +109,10 @@ def evaluate(
 ) -> Cost:
     """Prices a mapping, or a batch of them, exactly.
 
-    Leaves of the three arguments broadcast: mappings of shape (n,) on machines of shape (b, 1) give (b, n). With concrete
-    numbers the work is done in float64, where whole cycles are exact up to 2**53. Inside `jax.jit`, `jax.vmap` or `jax.grad`
-    the surrounding precision holds: set ``jax_enable_x64`` there for exact cycles (float32 is off by up to 3e-7).
+    Leaves of the three arguments broadcast: mappings of shape (n,) on machines of shape (b, 1) give
+    (b, n). With concrete numbers the work is done in float64, where whole cycles are exact up to
+    2**53. Inside `jax.jit`, `jax.vmap` or `jax.grad` the surrounding precision holds: set
+    ``jax_enable_x64`` there for exact cycles (float32 is off by up to 3e-7).
 
     Args:
       workload: what is computed.
@@ -114,12 +127,20 @@ def evaluate(
       >>> from jaxcomet import gemm_softmax, hardware, strategies
       >>> machine = hardware.load("edge")
       >>> op = gemm_softmax(1, 1024, 128)
-      >>> mapping = strategies.build(op, machine, "fused-gemm-distsm", {"N_comp": 64, "K_comp": 128})
-      >>> bool(evaluate(op, mapping, machine).feasible)
-      True
+      >>> factors = {"N_comp": 1024, "K_comp": 128}  # one core of one cluster does it all
+      >>> mapping = strategies.build(op, machine, "fused-gemm-distsm", factors)
+      >>> cost = evaluate(op, mapping, machine)
+      >>> cost.feasible
+      False
+      >>> print(cost.reasons()[0].split(";")[0])
+      wb: needs 131,072 bytes, has 32,768
     """
     if _traced(workload, mapping, machine):
         return cost_of(workload, mapping, machine, conventions)
+    arguments = (workload, mapping, machine)
+    if all(np.ndim(x) == 0 for x in jax.tree.leaves(arguments)):
+        # one mapping: Python floats are float64 already, and there is nothing to compile
+        return cost_of(*jax.tree.map(float, arguments), conventions)
     with enable_x64(True):
         cost = _cost(_concrete(workload), _concrete(mapping), _concrete(machine), conventions)
     # NumPy keeps float64 outside the context, where jax would not
@@ -129,7 +150,12 @@ def evaluate(
 def evaluate_totals(
     workload: CompoundOp, mapping: Mapping, machine: Machine, *, conventions: Conventions = DEFAULT
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(latency in cycles, energy in pJ, feasible) alone, for large batches; broadcasts like `evaluate`."""
+    """(latency in cycles, energy in pJ, pressure) alone, for large batches.
+
+    Broadcasts like `evaluate`.
+
+    A mapping is feasible where its pressure, see `Cost.pressure`, is at most 1.
+    """
     context = contextlib.nullcontext() if _traced(workload, mapping, machine) else enable_x64(True)
     with context:
         return _totals(_concrete(workload), _concrete(mapping), _concrete(machine), conventions)

@@ -1,22 +1,22 @@
 """Latency of a mapping by one walk over its tree.
 
-The one idea: a node's time depends on which tiles are still below it from the step before. The walk returns, for each node, the
-time of a *first* run and, per tensor, what a later run *saves* when that tensor's tile has not changed; a loop of T steps then takes
-``first + (T - 1) (first - sum_X f_X saving_X)`` with f_X the share of later steps that leave X alone (docs/equations.md, 4).
-Nothing here knows an operation or a strategy by name.
+The one idea: a node's time depends on which tiles are still below it from the step before. The walk
+returns, for each node, the time of a *first* run and, per tensor, what a later run *saves* when
+that tensor's tile has not changed; a loop of T steps then takes ``first + (T - 1) (first - sum_X
+f_X saving_X)`` with f_X the share of later steps that leave X alone (docs/equations.md, 4). Nothing
+here knows an operation or a strategy by name.
 """
 
 import dataclasses
 from dataclasses import dataclass, field
 
-import jax.numpy as jnp
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, ceil, floor, is_one, maximum, product, relu
+from jaxcomet.arith import Number, ceil, floor, is_one, maximum, minimum, product, relu, select
 from jaxcomet.cost.collective import CollectiveCost, collective_cost
 from jaxcomet.cost.compute import call_cycles, vector_op
 from jaxcomet.cost.placement import Move, Placement
-from jaxcomet.cost.stall import Demand, stall_cycles
+from jaxcomet.cost.stall import Demand, stall_cycles, step_stall
 from jaxcomet.cost.transfer import MoveTime, move_time
 from jaxcomet.hardware.machine import VectorEngine
 from jaxcomet.mapping import Collective, Compute, Group, Node, Spatial, Temporal
@@ -132,7 +132,9 @@ class _Walk:
         others = tuple(
             a
             for a in above
-            if not (isinstance(a, Spatial) and {f for x in (*a.x, *a.y) for f in x.factors} & inside)
+            if not (
+                isinstance(a, Spatial) and {f for x in (*a.x, *a.y) for f in x.factors} & inside
+            )
         )
         cost = collective_cost(self.placement, node, executions, self.placement.units(others))
         self.collectives.append(cost)
@@ -146,7 +148,12 @@ class _Walk:
         times = [self.time(c, (*above, node)) for c in node.children]
         total = _Time(first=sum((t.first for t in times[1:]), start=times[0].first))
         for t in times:
-            for into, new in ((total.savings, t.savings), (total.ports, t.ports), (total.busy, t.busy), (total.parts, t.parts)):
+            for into, new in (
+                (total.savings, t.savings),
+                (total.ports, t.ports),
+                (total.busy, t.busy),
+                (total.parts, t.parts),
+            ):
                 for key, value in new.items():
                     _add(into, key, value)
             for tensor, parts in t.saved_parts.items():
@@ -190,7 +197,11 @@ class _Walk:
             _add(parts, compute_key, extra)
         time = _Time(first=cycles, parts=parts)
         for tensor in {**child.savings, **saved}:
-            single = is_one(place.transitions(tensor, own)[1]) if place.home_level(tensor) <= level else 0.0
+            single = (
+                is_one(place.transitions(tensor, own)[1])
+                if place.home_level(tensor) <= level
+                else 0.0
+            )
             below = child.savings.get(tensor, 0.0)
             time.savings[tensor] = single * (saved.get(tensor, 0.0) + below)
             shares = {k: single * v for k, v in child.saved_parts.get(tensor, {}).items()}
@@ -273,11 +284,15 @@ class _Walk:
             taken: Number = 0.0
             for cycles, stage_parts in stages:
                 # the first of the slowest stages is the one whose shares are counted
-                chosen = jnp.where(cycles >= slowest, 1.0 - taken, 0.0)
+                chosen = select(cycles >= slowest, 1.0 - taken, 0.0)
                 taken = taken + chosen
                 for key, value in stage_parts.items():
                     _add(parts, key, repeats * chosen * value)
-            _add(parts, ("CF", self.placement.machine.levels[level].name, "pipeline"), repeats * conflict)
+            _add(
+                parts,
+                ("CF", self.placement.machine.levels[level].name, "pipeline"),
+                repeats * conflict,
+            )
         parts[("total", "", "")] = first + repeats * later
         return _Time(first=first, parts=parts, busy={"later": later})
 
@@ -309,7 +324,7 @@ class _Walk:
                         gain = value
                     elif rules.resident_ramp == "all-or-nothing":
                         longest = maximum(*others)
-                        gain = jnp.where(sums[name] >= longest, value, 0.0)
+                        gain = select(sums[name] >= longest, value, 0.0)
                     else:
                         gain = totals[-1] - maximum(sums[name] - value, *others)
                     _add(saved, tensor, gain)
@@ -347,7 +362,7 @@ class _Walk:
                     continue
                 number = moves - ramped
                 if first_only and m.dependent:
-                    number = jnp.minimum(number, 1.0)
+                    number = minimum(number, 1.0)
                 cycles = t.cycles
                 if rules.compulsory == "twice-when-long":
                     cycles = cycles + relu(cycles - relu(window[0] - taken))
@@ -360,10 +375,9 @@ class _Walk:
                 cycles_per_step = t.cycles / factor
                 if rules.step_share == "floor":
                     cycles_per_step = floor(cycles_per_step)
-            shared = rules.shared_bus == "as-built" and not place.machine.memories[m.parent].duplex
             demands.append(
                 Demand(
-                    port=m.parent if shared else f"{m.parent} {m.direction}",
+                    port=m.parent if self._one_bus(m.parent) else f"{m.parent} {m.direction}",
                     cycles_per_step=cycles_per_step,
                     fill=fill,
                     reuse=factor,
@@ -372,8 +386,6 @@ class _Walk:
                 )
             )
         if not ramped:
-            from jaxcomet.cost.stall import step_stall
-
             stall = steps * step_stall([(d, 1.0) for d in demands], window[1])
         else:
             stall = stall_cycles(demands, steps, window[0], window[1])
@@ -382,11 +394,25 @@ class _Walk:
         return dependent, stall
 
     def _taken(self, move: Move, child: _Time) -> Number:
-        """Cycles of a window in which the child's memory serves its engines through the same ports."""
-        if move.to_engine or not self.placement.machine.memories[move.child].shared_ports:
-            return 0.0
-        # a drain reads the child memory, as its engines' fills do; a fill writes it, as their drains do
-        return child.ports.get((move.child, "fill" if move.direction == "drain" else "drain"), 0.0)
+        """Cycles of a window in which the ports at either end of a move serve others."""
+        machine = self.placement.machine
+        taken: Number = 0.0
+        # a node of the same level further down moves its own tiles through the upper memory
+        directions = ("fill", "drain") if self._one_bus(move.parent) else (move.direction,)
+        for direction in directions:
+            used = child.busy.get(f"{move.parent} {direction}", 0.0)
+            taken = used if isinstance(taken, float) and taken == 0.0 else taken + used
+        if not move.to_engine and machine.memories[move.child].shared_ports:
+            # a drain reads the child memory, as its engines' fills do; a fill writes it, as
+            # their drains do
+            other = "fill" if move.direction == "drain" else "drain"
+            taken = maximum(taken, child.ports.get((move.child, other), 0.0))
+        return taken
+
+    def _one_bus(self, memory: str) -> bool:
+        """Whether a memory's reads and writes share its bandwidth."""
+        shared = self.placement.conventions.shared_bus == "as-built"
+        return shared and not self.placement.machine.memories[memory].duplex
 
     def _produces(self, move: Move) -> bool:
         """Whether a result made below the node passes the move's upper memory."""
@@ -397,7 +423,7 @@ class _Walk:
         )
 
     def _extra(self, node: Temporal, steps: Number) -> tuple[Number, Part | None]:
-        """Pipeline fill of a vector operation and combining of a row's partial results, once per run."""
+        """Pipeline fill of a vector operation and combining of row partials, once per run."""
         place, rules = self.placement, self.placement.conventions
         if not isinstance(node.body, Compute):
             return 0.0, None

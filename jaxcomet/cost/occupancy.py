@@ -1,11 +1,13 @@
 """Occupancy: bytes that each memory must hold at once, against its capacity.
 
-The one idea: inputs and outputs stream through a memory and hold their tile for the whole run (twice where the next one is
-prefetched); an intermediate holds its tile from where it is made to its last use. What is handed from one branch to the next
-under the same node is needed for all steps of those branches, not for one (docs/equations.md, 6).
+The one idea: inputs and outputs stream through a memory and hold their tile for the whole run
+(twice where the next one is prefetched); an intermediate holds its tile from where it is made to
+its last use. What is handed from one branch to the next under the same node is needed for all steps
+of those branches, not for one (docs/equations.md, 6).
 """
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 
 from jax.tree_util import register_dataclass
@@ -13,7 +15,7 @@ from jax.tree_util import register_dataclass
 from jaxcomet.arith import Number, maximum, minimum, product
 from jaxcomet.cost.placement import Placement, Site
 from jaxcomet.hardware.machine import Memory
-from jaxcomet.mapping import Group, Node, Spatial, Temporal, walk
+from jaxcomet.mapping import Group, Node, Spatial, Temporal, children, walk
 
 
 @register_dataclass
@@ -66,7 +68,7 @@ class Occupancy:
 
     @property
     def share(self) -> Number | None:
-        """needed / capacity; None for an unlimited memory."""
+        """Needed / capacity; None for an unlimited memory."""
         return None if self.capacity_bytes is None else self.needed_bytes / self.capacity_bytes
 
 
@@ -77,7 +79,7 @@ def _common(first: Site, second: Site) -> Node:
 
 
 def _stages(placement: Placement) -> list[list[Site]]:
-    """Engine calls grouped by what runs apart from the rest: the children of a group at the very top."""
+    """Engine calls by part of the tree that runs apart: the children of a group at the top."""
     tree = placement.mapping.tree
     tops = tree.children if isinstance(tree, Group) else (tree,)
     groups = [[s for s in placement.sites if s.compute in {n for n, _ in walk(t)}] for t in tops]
@@ -88,10 +90,8 @@ def _bits(placement: Placement, site: Site, tensor: str, level: int) -> float:
     if level == 0:
         return float(placement.workload.tensor(tensor).bits)
     last = level == len(placement.machine.levels) - 1
-    streamed = placement.home_level(tensor) < level
     if placement.conventions.intermediate_bits == "one-byte" and not last:
         return 8.0
-    del streamed
     return float(site.operation.bits)
 
 
@@ -113,18 +113,11 @@ def _stream_copies(placement: Placement, site: Site, tensor: str, memory: Memory
 
 def _step_tile(placement: Placement, site: Site, tensor: str, level: int) -> Number:
     """Tile of one unit of a level in one step of the level above."""
-    owners = [
-        a
-        for a in site.above
-        if isinstance(a, Temporal) and placement.machine.level_index(a.level) < level
-    ]
-    if not owners:
-        return placement.workload.elements(tensor)
-    return product(list(placement.tile(tensor, site, owners[-1], level).values()))
+    return product(list(_steps_tile(placement, site, tensor, level).values()))
 
 
 def _kept_tile(placement: Placement, maker: Site, user: Site, tensor: str, level: int) -> Number:
-    """Tile that is kept between two engine calls: all that lies below the node which both have in common."""
+    """Tile that is kept between two engine calls: all that lies below their common node."""
     node = _common(maker, user)
     return product(list(placement.tile(tensor, maker, node, level).values()))
 
@@ -219,7 +212,11 @@ def _by_step(
 def _by_life(
     placement: Placement, stage: list[Site], memory: Memory, level: int
 ) -> list[tuple[str, tuple[Held, ...]]]:
-    """Streams for the whole stage, intermediates from their maker to their last use."""
+    """Streams for the whole stage, intermediates from their maker to their last use.
+
+    Stages of a pipeline run at the same time, on different steps: what one hands to the next is
+    held twice, and the fullest moment is looked for among all combinations of their operations.
+    """
     streams: dict[str, Held] = {}
     lives: list[tuple[int, int, Held]] = []
     order = {s.operation.name: i for i, s in enumerate(stage)}
@@ -243,20 +240,79 @@ def _by_life(
                 end = max((order[s.operation.name] for s in users), default=index)
                 widest = max([size, *(_bits(placement, s, tensor, level) / 8.0 for s in users)])
                 kept = [_kept_tile(placement, site, s, tensor, level) for s in users] or [step]
+                handed_on = any(_pipeline(_common(site, s)) for s in users)
                 entry = Held(
-                    tensor=tensor, elements=maximum(*kept), element_bytes=widest, copies=1.0
+                    tensor=tensor,
+                    elements=maximum(*kept),
+                    element_bytes=widest,
+                    copies=2.0 if handed_on else 1.0,
                 )
                 lives.append((index, end, entry))
+                lives += _gathered(placement, site, users, tensor, level, widest, order)
     moments = []
-    for index, site in enumerate(stage):
-        live = [h for start, end, h in lives if start <= index <= end]
+    for indices in _concurrent(stage):
+        live = {id(h): h for i in indices for start, end, h in lives if start <= i <= end}
         if streams or live:
-            moments.append((site.operation.name, (*streams.values(), *live)))
+            name = "+".join(stage[i].operation.name for i in indices)
+            moments.append((name, (*streams.values(), *live.values())))
     return moments
 
 
+def _pipeline(node: Node) -> bool:
+    return isinstance(node, Group) and node.binding == "pipelined"
+
+
+def _concurrent(stage: list[Site]) -> list[tuple[int, ...]]:
+    """Positions of operations that may run together: one alone, or one of each stage."""
+    pipeline = next((a for s in stage for a in s.above if _pipeline(a)), None)
+    if pipeline is None:
+        return [(i,) for i in range(len(stage))]
+    by_child: list[list[int]] = []
+    outside: list[tuple[int, ...]] = []
+    for child in children(pipeline):
+        inside = {n for n, _ in walk(child)}
+        by_child.append([i for i, s in enumerate(stage) if s.compute in inside])
+    for i, s in enumerate(stage):
+        if not any(a is pipeline for a in s.above):
+            outside.append((i,))
+    return [*itertools.product(*(c for c in by_child if c)), *outside]
+
+
+def _gathered(
+    placement: Placement,
+    maker: Site,
+    users: list[Site],
+    tensor: str,
+    level: int,
+    size: float,
+    order: dict[str, int],
+) -> list[tuple[int, int, Held]]:
+    """The further tile that a gathered tensor has on the units that read it."""
+
+    def spread(site: Site) -> list[Node]:
+        return [a for a in site.above if isinstance(a, Spatial)]
+
+    far = [s for s in users if len(spread(s)) != len(spread(maker))]
+    if not far:
+        return []
+    step = product(list(_steps_tile(placement, far[0], tensor, level).values()))
+    entry = Held(tensor=tensor, elements=step, element_bytes=size, copies=1.0)
+    positions = [order[s.operation.name] for s in far]
+    return [(min(positions), max(positions), entry)]
+
+
+def _steps_tile(placement: Placement, site: Site, tensor: str, level: int) -> dict[str, Number]:
+    """Tile of one unit of a level in one step of the level above, by dimension."""
+    owners = [
+        a
+        for a in site.above
+        if isinstance(a, Temporal) and placement.machine.level_index(a.level) < level
+    ]
+    return placement.tile(tensor, site, owners[-1], level)
+
+
 def spatial_excess(placement: Placement) -> dict[str, tuple[Number, Number, Number, Number]]:
-    """Units used and there, by level: (used x, used y, mesh x, mesh y) of the widest spread over each level."""
+    """(used x, used y, mesh x, mesh y) of the widest spread over each level, by level."""
     used: dict[str, tuple[Number, Number]] = {}
     for node, _ in walk(placement.mapping.tree):
         if isinstance(node, Spatial):

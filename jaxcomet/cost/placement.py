@@ -1,8 +1,8 @@
 """Placement: which tensor moves between which memories at which node of a mapping.
 
-The one idea: a tensor with a home at level h moves through every level from h down to the engine. Each temporal node owns the moves
-between its level and the next one, for the operations below it. Everything here is static structure, resolved while tracing;
-the numbers come from the factors.
+The one idea: a tensor with a home at level h moves through every level from h down to the engine.
+Each temporal node owns the moves between its level and the next one, for the operations below it.
+Everything here is static structure, resolved while tracing; the numbers come from the factors.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,8 @@ class Move:
       to_engine: whether the child is an engine.
       bits: bits per element on the way.
       dependent: handed over inside a fused group, so that no computing can hide it.
-      drain_rule: for a result that is read where it was made: how the convention writes it up; else None.
+      drain_rule: for a result that is read where it was made: how the convention writes it up; else
+        None.
       site: the engine call whose tile sizes count.
       node: the temporal node.
       above: the node's ancestors.
@@ -116,7 +117,10 @@ class Placement:
             if isinstance(engine, kind):
                 return engine
         word = "matrix" if kind is MatrixEngine else "vector"
-        raise MappingError(f"machine {self.machine.name}: has no {word} engine, which operation {operation.name} needs")
+        raise MappingError(
+            f"machine {self.machine.name}: has no {word} engine, which operation {operation.name} "
+            "needs"
+        )
 
     def buffer(self, operation: Operation, tensor: str) -> str:
         """Innermost memory of a tensor for an operation."""
@@ -136,7 +140,7 @@ class Placement:
         return self.machine.level_index(memory.level)
 
     def owned_sites(self, node: Temporal) -> tuple[Site, ...]:
-        """Engine calls whose moves at this level belong to `node` and not to a node of the same level further down."""
+        """Engine calls below `node` that have no further node of its level on their way."""
         found: list[Site] = []
         for site in self.sites_below(node):
             below = site.above[next(i for i, x in enumerate(site.above) if x is node) + 1 :]
@@ -148,7 +152,6 @@ class Placement:
         """The moves that a temporal node owns, each tensor once per direction and child."""
         level = self.machine.level_index(node.level)
         sites = self.owned_sites(node)
-        produced_here = {s.operation.output for s in sites}
         found: dict[tuple[str, Direction, str], Move] = {}
         for site in sites:
             op = site.operation
@@ -166,9 +169,6 @@ class Placement:
                 key = (tensor, direction, child)
                 if key in found:
                     continue
-                if direction == "fill" and tensor in produced_here and home == level and not to_engine:
-                    # made and read below this node in the same step: it goes up and comes down again
-                    pass
                 intermediate = self.workload.is_intermediate(tensor)
                 found[key] = Move(
                     tensor=tensor,
@@ -176,7 +176,9 @@ class Placement:
                     parent=path[level],
                     child=child,
                     to_engine=to_engine,
-                    bits=self.workload.tensor(tensor).bits if level == 0 and not to_engine else op.bits,
+                    bits=self.workload.tensor(tensor).bits
+                    if level == 0 and not to_engine
+                    else op.bits,
                     dependent=intermediate and home > 0 and not to_engine,
                     drain_rule=rule,
                     site=site,
@@ -186,7 +188,7 @@ class Placement:
         return tuple(found.values())
 
     def _drain_rule(self, site: Site, tensor: str, level: int, home: int) -> str | None:
-        """How the convention writes up a result that its consumers, under another node, read where it was made."""
+        """How the convention writes up a result that another branch reads where it was made."""
         rule = self.conventions.intermediate_drain
         if rule == "never" or tensor != site.operation.output or level != home - 1 or level == 0:
             return None
@@ -197,7 +199,7 @@ class Placement:
         return rule if any(self.branch(s, level) is not here for s in consumers) else None
 
     def branch(self, site: Site, level: int) -> Node | None:
-        """The temporal node of a level above an engine call (the innermost one); None where it has none."""
+        """The innermost temporal node of a level above an engine call; None where it has none."""
         name = self.machine.levels[level].name
         nodes = [x for x in site.above if isinstance(x, Temporal) and x.level == name]
         return nodes[-1] if nodes else None
@@ -208,14 +210,17 @@ class Placement:
         """Whether a tensor's tile changes along a loop."""
         return loop.dim in self.workload.tensor(tensor).dims
 
-    def tile(self, tensor: str, site: Site, below: Node, without_level: int | None) -> dict[str, Number]:
+    def tile(
+        self, tensor: str, site: Site, below: Node, without_level: int | None
+    ) -> dict[str, Number]:
         """Extent of a tensor's tile, by dimension, from the loops below a node.
 
         Args:
           tensor: the tensor.
           site: the engine call on whose path the loops lie.
           below: the node whose descendants count.
-          without_level: spatial loops over units of this level, or of one above it, are left out (the tile of one unit);
+          without_level: spatial loops over units of this level, or of one above it, are left out
+            (the tile of one unit);
             None: all count.
         """
         start = next(i for i, x in enumerate(site.above) if x is below) + 1
@@ -224,7 +229,10 @@ class Placement:
             if isinstance(node, Temporal):
                 loops = node.loops
             elif isinstance(node, Spatial):
-                if without_level is not None and self.machine.level_index(node.level) <= without_level:
+                if (
+                    without_level is not None
+                    and self.machine.level_index(node.level) <= without_level
+                ):
                     continue
                 loops = (*node.x, *node.y)
             elif isinstance(node, Compute):
@@ -267,7 +275,10 @@ class Placement:
         return [x for a in reversed(above) if isinstance(a, Temporal) for x in reversed(a.loops)]
 
     def transitions(self, tensor: str, loops: Sequence[Loop]) -> tuple[Number, Number, Number]:
-        """(steps, moves, reuse) of a tensor's tile in loops given innermost first; steps = moves * reuse."""
+        """(steps, moves, reuse) of a tensor's tile in loops given innermost first.
+
+        Steps = moves * reuse.
+        """
         steps = product([self.steps(x) for x in loops])
         if not any(self.relevant(tensor, x) for x in loops):
             return steps, 1.0, steps
@@ -282,7 +293,10 @@ class Placement:
         return product([self.steps(x) for x in loops if self.relevant(tensor, x)])
 
     def units(self, above: Sequence[Node], *, skip_relevant_to: str | None = None) -> Number:
-        """Units that run a node: product of the spatial loops above it, without those a tensor depends on if one is given."""
+        """Units that run a node: the product of the spatial loops above it.
+
+        Loops that the tensor `skip_relevant_to` depends on are left out.
+        """
         factors: list[Number] = []
         for node in above:
             if isinstance(node, Spatial):
@@ -296,7 +310,7 @@ class Placement:
         return not (collective.implied and self.conventions.partial_reductions == "free")
 
     def already_reduced(self, move: Move) -> bool:
-        """Whether the children of a drained tensor have made their partial results equal before the drain."""
+        """Whether an all-reduce has made the children's results equal before they are drained."""
         return any(
             isinstance(n, Collective)
             and n.kind == "all_reduce"

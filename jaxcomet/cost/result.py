@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number
+from jaxcomet.arith import Number, maximum
 from jaxcomet.cost.collective import CollectiveCost
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.energy import EngineEnergy, Traffic
@@ -23,7 +23,8 @@ class LatencyPart:
     """A share of the latency.
 
     Attributes:
-      kind: ``compute``, ``CS`` (compulsory stall), ``OS`` (optional stall), ``CF`` (conflict) or ``collective``.
+      kind: ``compute``, ``CS`` (compulsory stall), ``OS`` (optional stall), ``CF`` (conflict) or
+        ``collective``.
       where: engine, level or kind of collective.
       what: operation(s) or tensor.
       cycles: cycles.
@@ -38,7 +39,7 @@ class LatencyPart:
 @register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class SpatialUse:
-    """Units of a level that a mapping uses and that the machine has, below one unit of the level above."""
+    """Units of a level below one unit of the level above: used by a mapping, and there."""
 
     level: str = dataclasses.field(metadata={"static": True})
     used_x: Number
@@ -88,7 +89,7 @@ class Cost:
 
     @property
     def energy_parts(self) -> dict[str, Number]:
-        """pJ by component: each memory, ``mesh``, each engine, ``collectives``."""
+        """PJ by component: each memory, ``mesh``, each engine, ``collectives``."""
         parts: dict[str, Number] = {}
 
         def add(key: str, value: Number) -> None:
@@ -118,7 +119,7 @@ class Cost:
 
     @property
     def traffic_bytes(self) -> dict[str, Number]:
-        """Bytes over each boundary, by name, e.g. ``dram_to_gb_bytes``; counted at the upper memory."""
+        """Bytes over each boundary, e.g. ``dram_to_gb_bytes``, counted at the upper memory."""
         found: dict[str, Number] = {}
         for t in self.traffic:
             ends = (t.parent, t.child) if t.direction == "fill" else (t.child, t.parent)
@@ -133,19 +134,25 @@ class Cost:
         return sum(t.parent_bytes for t in self.traffic if t.parent == root)
 
     @property
+    def pressure(self) -> Number:
+        """Largest ratio of needed to there, over memories and spread levels; feasible up to 1."""
+        ratios = [
+            o.needed_bytes / o.capacity_bytes
+            for o in self.occupancy
+            if o.capacity_bytes is not None
+        ]
+        for s in self.spatial:
+            ratios += [s.used_x / s.mesh_x, s.used_y / s.mesh_y]
+        return maximum(0.0, *ratios)
+
+    @property
     def feasible(self) -> Any:
         """Whether every memory holds its tiles and every level has the units."""
-        ok = True
-        for o in self.occupancy:
-            if o.capacity_bytes is not None:
-                ok = ok & (o.needed_bytes <= o.capacity_bytes)
-        for s in self.spatial:
-            ok = ok & (s.used_x <= s.mesh_x) & (s.used_y <= s.mesh_y)
-        return ok  # pyright: ignore[reportReturnType]
+        return self.pressure <= 1.0
 
     @property
     def utilization(self) -> Number:
-        """Multiply-accumulates of the workload / those the matrix engines could do in the latency, in [0, 1]."""
+        """Multiply-accumulates needed / possible in the latency on the engines used, in [0, 1]."""
         return self.matrix_work / self.matrix_capacity
 
     def row(self, index: int) -> "Cost":
@@ -153,17 +160,22 @@ class Cost:
 
         def pick(leaf: Any) -> Any:
             array = np.asarray(leaf)
-            return float(array) if array.ndim == 0 else float(array.ravel()[index if array.size > 1 else 0])
+            return (
+                float(array)
+                if array.ndim == 0
+                else float(array.ravel()[index if array.size > 1 else 0])
+            )
 
         return jax.tree.map(pick, self)
 
     def reasons(self) -> tuple[str, ...]:
-        """Why a mapping cannot run, one line per fault, empty if it can. For a single mapping (see `row`)."""
+        """Why a single mapping (see `row`) cannot run, one line per fault; empty if it can."""
         faults = []
         for s in self.spatial:
             if float(s.used_x) > float(s.mesh_x) or float(s.used_y) > float(s.mesh_y):
                 faults.append(
-                    f"level {s.level}: spread over {float(s.used_x):g} x {float(s.used_y):g} units, "
+                    f"level {s.level}: spread over {float(s.used_x):g} x {float(s.used_y):g} "
+                    "units, "
                     f"machine has {float(s.mesh_x):g} x {float(s.mesh_y):g}"
                 )
         for o in self.occupancy:
@@ -174,7 +186,8 @@ class Cost:
             held = sorted(o.moments[worst], key=lambda h: -float(h.total_bytes))
             tiles = ", ".join(_held(h) for h in held)
             text = (
-                f"{o.memory}: needs {float(o.needed_bytes):,.0f} bytes, has {float(o.capacity_bytes):,.0f}; "
+                f"{o.memory}: needs {float(o.needed_bytes):,.0f} bytes, has "
+                f"{float(o.capacity_bytes):,.0f}; "
                 f"during {o.operations[worst]}: {tiles}"
             )
             single = sum(float(h.elements) * float(h.element_bytes) for h in held)
@@ -202,7 +215,11 @@ class Cost:
             "traffic_bytes": one.traffic_bytes,
             "compulsory_bytes": one.compulsory_bytes,
             "collectives": [
-                {**dataclasses.asdict(c), "total_cycles": c.total_cycles, "total_energy_pj": c.total_energy_pj}
+                {
+                    **dataclasses.asdict(c),
+                    "total_cycles": c.total_cycles,
+                    "total_energy_pj": c.total_energy_pj,
+                }
                 for c in one.collectives
             ],
             "occupancy": [
@@ -217,7 +234,7 @@ class Cost:
         }
 
     def explain(self) -> str:
-        """The limiting level, and the formulas with their numbers, as text; for a single mapping."""
+        """The limiting level and the formulas with their numbers, as text; for a single mapping."""
         from jaxcomet.explain import explain
 
         return explain(self.row(0))

@@ -1,8 +1,9 @@
 """Energy of routers and links of a mesh (Orion type).
 
-The one idea: a mesh that works for t = hops + words cycles spends the power of its wires, clocks, buffers, crossbars and
-arbiters for that long (docs/equations.md, 5.4; constants and structure as in COMET's use of Orion, doi:10.1109/MICRO.2002.1176258).
-All terms are affine in the number of words, so a batch of mappings needs each machine's constants once.
+The one idea: a mesh that works for t = hops + words cycles spends the power of its wires, clocks,
+buffers, crossbars and arbiters for that long (docs/equations.md, 5.4; constants and structure as in
+COMET's use of Orion, doi:10.1109/MICRO.2002.1176258). All terms are affine in the number of words,
+so a batch of mappings needs each machine's constants once.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from jaxcomet.arith import Number
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Network, RouterTechnology
-
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,22 @@ def router_power(technology: RouterTechnology, width_bits: Number) -> RouterPowe
       Power in watt.
     """
     t = technology
-    gate, drain, overlap = t.gate_capacitance_farad, t.drain_capacitance_farad, t.overlap_capacitance_farad
+    gate, drain, overlap = (
+        t.gate_capacitance_farad,
+        t.drain_capacitance_farad,
+        t.overlap_capacitance_farad,
+    )
     gate_in, drain_out, inverter = 3.0 * gate, 3.0 * drain, 3.0 * (gate + overlap)
     delay = t.transistor_resistance_ohm * (3.0 * drain + 12.0 * gate + 12.0 * overlap)
     frequency = 1.0 / (t.fanout_delays_per_clock * delay)
     square = t.supply_volt * t.supply_volt
     unit = square * frequency
-    pitch, channel, wire, feature = t.metal_pitch, t.channel_pitch, t.wire_capacitance_farad, t.feature_size
+    pitch, channel, wire, feature = (
+        t.metal_pitch,
+        t.channel_pitch,
+        t.wire_capacitance_farad,
+        t.feature_size,
+    )
     depth = t.virtual_channels * t.buffer_depth
     chain = (5.0 / 16.0) * (1.0 + drain_out / inverter)
     width = width_bits
@@ -77,7 +86,13 @@ def router_power(technology: RouterTechnology, width_bits: Number) -> RouterPowe
         0.5
         * width
         * unit
-        * (kappa * (0.5 * wire * span + fan_in) + 2.0 * load + 6.0 * fan_in + 5.0 * fan_out + fan_out)
+        * (
+            kappa * (0.5 * wire * span + fan_in)
+            + 2.0 * load
+            + 6.0 * fan_in
+            + 5.0 * fan_out
+            + fan_out
+        )
     )
     control = (1.0 + kappa) * unit * (t.crossbar_ports * width * load / 16.0 + 2.0 * span * wire)
     return RouterPower(
@@ -135,8 +150,8 @@ def mesh_energy_pj(
         + output_clock
     )
     if rules.router_power == "watt-cycle":
-        # As the program prints it: the output clock enters a second time multiplied by itself, the link clock without
-        # a time, and watt-cycles are read as pJ.
+        # as the program prints it: the output clock's energy is taken for a power, the link clock
+        # has no time, and watt-cycles are read as pJ
         return shared + power.clock * 2.0 * routers + output_clock * time * routers
     timed = shared + power.clock * 2.0 * routers * time + power.output_clock * time * routers
     return timed / power.frequency_hz * 1e12

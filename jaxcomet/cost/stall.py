@@ -1,18 +1,17 @@
 """Stalls of one temporal node: what of its moves the computing below does not hide.
 
-The one idea: in step i of T, the moves that serve the next step (fills) or the last one (drains) have a window as long as the step's
-child takes. A port that needs longer stalls the node by the difference; ports of different memories, and the read and the write
-side of a duplex memory, work at the same time, so the longest stall of a step counts. A tile used for r steps spreads its time over
-them. Since demands change only where a tensor's first or last move lies, the sum over steps is a sum over a few pieces, in closed
-form (docs/equations.md, 4.2).
+The one idea: in step i of T, the moves that serve the next step (fills) or the last one (drains)
+have a window as long as the step's child takes. A port that needs longer stalls the node by the
+difference; ports of different memories, and the read and the write side of a duplex memory, work at
+the same time, so the longest stall of a step counts. A tile used for r steps spreads its time over
+them. Since demands change only where a tensor's first or last move lies, the sum over steps is a
+sum over a few pieces, in closed form (docs/equations.md, 4.2).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import jax.numpy as jnp
-
-from jaxcomet.arith import Number, at_least_two, maximum, minimum, product, relu
+from jaxcomet.arith import Number, at_least_two, maximum, minimum, product, relu, select
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,10 @@ def _is_one(x: Number) -> bool:
 
 
 def step_stall(demands: Sequence[tuple[Demand, Number]], window: Number) -> Number:
-    """Stall of one step: the longest over ports of relu(demand - window); weights switch demands on and off."""
+    """Stall of one step: the longest over ports of relu(demand - window).
+
+    Weights switch demands on and off.
+    """
     ports: dict[str, tuple[Number, Number]] = {}
     for demand, weight in demands:
         cycles = product([demand.cycles_per_step, weight])
@@ -49,7 +51,9 @@ def step_stall(demands: Sequence[tuple[Demand, Number]], window: Number) -> Numb
         total = cycles if isinstance(total, float) and total == 0.0 else total + cycles
         ports[demand.port] = (total, maximum(taken, demand.taken))
     stalls = [
-        relu(total - (window if isinstance(taken, float) and taken == 0.0 else relu(window - taken)))
+        relu(
+            total - (window if isinstance(taken, float) and taken == 0.0 else relu(window - taken))
+        )
         for total, taken in ports.values()
     ]
     return maximum(*stalls) if stalls else 0.0
@@ -69,7 +73,7 @@ def stall_cycles(
     Returns:
       Cycles; 0 where T = 1.
     """
-    demands = [d for d in demands if not (d.reuse is steps)]
+    demands = [d for d in demands if d.reuse is not steps]
     if not demands or _is_one(steps):
         return 0.0
     if all(_is_one(d.reuse) for d in demands):
@@ -106,12 +110,12 @@ def _stall_by_pieces(
     begin: Number = 0.0
     for index, end in enumerate([*ordered, steps]):
         active = [
-            (d, jnp.where((begin >= start) & (begin < stop), 1.0, 0.0))
+            (d, select((begin >= start) & (begin < stop), 1.0, 0.0))
             for d, start, stop in zip(demands, starts, stops, strict=True)
         ]
         window = first_window if index == 0 or first_window is later_window else later_window
         if index > 0 and first_window is not later_window:
-            window = jnp.where(begin < 1.0, first_window, later_window)
+            window = select(begin < 1.0, first_window, later_window)
         total = total + (end - begin) * step_stall(active, window)
         begin = end
     return total
@@ -120,7 +124,9 @@ def _stall_by_pieces(
 def _distinct(points: Sequence[Number]) -> list[Number]:
     kept: list[Number] = []
     for p in points:
-        if not any(p is q or (isinstance(p, float) and isinstance(q, float) and p == q) for q in kept):
+        if not any(
+            p is q or (isinstance(p, float) and isinstance(q, float) and p == q) for q in kept
+        ):
             kept.append(p)
     return kept
 

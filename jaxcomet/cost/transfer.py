@@ -1,12 +1,14 @@
 """Time of one move of a tile between a memory and its children.
 
-Memory part (docs/equations.md, 1.1): ``max(ceil(k s b / bw_parent), ceil(s b / bw_child))`` with k tile copies that the parent's port
-handles, s elements of b bytes per child. Mesh part (1.2), after HISIM (doi:10.1109/TCAD.2024.3512893 as used by COMET): hops
-times hop latency plus words through a channel. Between a buffer and an engine there is no mesh.
+Memory part (docs/equations.md, 1.1): ``max(ceil(k s b / bw_parent), ceil(s b / bw_child))`` with k
+tile copies that the parent's port handles, s elements of b bytes per child. Mesh part (1.2), after
+HISIM (doi:10.1109/TCAD.2025.3531348 as used by COMET): hops times hop latency plus words through a
+channel. Between a buffer and an engine there is no mesh.
 """
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from jax.tree_util import register_dataclass
 
@@ -16,7 +18,7 @@ from jaxcomet.cost.placement import Move, Placement
 from jaxcomet.hardware.machine import Network
 
 
-def _static() -> str:
+def _static() -> Any:
     return dataclasses.field(metadata={"static": True})
 
 
@@ -64,7 +66,12 @@ def mesh_hops(x: Number, y: Number) -> Number:
 
 
 def mesh_words(
-    tile_elements: Number, bits: Number, tiles: Number, hops: Number, network: Network, rules: Conventions
+    tile_elements: Number,
+    bits: Number,
+    tiles: Number,
+    hops: Number,
+    network: Network,
+    rules: Conventions,
 ) -> Number:
     """Words of the channel width that follow each other through the busiest channel."""
     times = hops if rules.mesh_volume == "hops" else tiles * minimum(hops, 1.0)
@@ -108,7 +115,9 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
     child = machine.memories[move.child]
     network = child.network
     if network is None or child.parent_bandwidth_bytes_per_cycle is None:
-        raise ValueError(f"machine {machine.name}: memory.{child.name} has no network to its parent")
+        raise ValueError(
+            f"machine {machine.name}: memory.{child.name} has no network to its parent"
+        )
     distinct, children, x, y = placement.spread(move)
     copies = distinct if _merged(placement, move, network) else _tile_copies(distinct, children)
     ports = maximum(1.0, minimum(distinct, network.num_ports))
@@ -118,7 +127,9 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
     child_bandwidth = minimum(
         child.parent_bandwidth_bytes_per_cycle, network.port_bandwidth_bytes_per_cycle
     )
-    memory_cycles = maximum(ceil(product([copies, tile_bytes]) / bandwidth), ceil(tile_bytes / child_bandwidth))
+    memory_cycles = maximum(
+        ceil(product([copies, tile_bytes]) / bandwidth), ceil(tile_bytes / child_bandwidth)
+    )
     hops = mesh_hops(x, y)
     words = mesh_words(elements, float(move.bits), copies, hops, network, rules)
     if rules.mesh_queuing == "per-word":

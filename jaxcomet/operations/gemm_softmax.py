@@ -1,7 +1,9 @@
 """GEMM followed by a softmax over its columns, as six elementary operations.
 
-Dimensions: M rows, N columns, K contracted. A[M,K] and B[K,N] are inputs, H[M,N] = softmax(A B) is the output.
-Widths follow the authors' program (d-matrix-ai/comet 917af0d, test/iterative_mapper/mapping.yaml): operands, GEMM result and
+Dimensions: M rows, N columns, K contracted. A[M,K] and B[K,N] are inputs, H[M,N] = softmax(A B) is
+  the output.
+Widths follow the authors' program (d-matrix-ai/comet 917af0d, test/iterative_mapper/mapping.yaml):
+  operands, GEMM result and
 output of 8 bits, vector operations of 16 bits.
 """
 
@@ -9,9 +11,9 @@ from jaxcomet.workload import CompoundOp, Operation, Tensor, build
 
 
 def gemm_softmax(
-    M: object,  # noqa: N803 - the field's names of the loop dimensions
-    N: object,  # noqa: N803
-    K: object,  # noqa: N803
+    M: object,
+    N: object,
+    K: object,
     *,
     operand_bits: int = 8,
     vector_bits: int = 16,
@@ -24,7 +26,8 @@ def gemm_softmax(
       N: columns.
       K: contracted extent.
       operand_bits: bits of A, B and of the GEMM's result C.
-      vector_bits: bits at which the vector engine reads and writes, and of intermediates D to G in the outermost memory.
+      vector_bits: bits at which the vector engine reads and writes, and of intermediates D to G in
+        the outermost memory.
       output_bits: bits of H in the outermost memory.
 
     Returns:
@@ -40,8 +43,12 @@ def gemm_softmax(
     matrix, row = ("M", "N"), ("M",)
     vector = vector_bits
 
-    def op(name: str, kind: str, function: str, inputs: tuple[str, ...], output: str, bits: int) -> Operation:
-        return Operation(name=name, kind=kind, function=function, inputs=inputs, output=output, bits=bits)  # pyright: ignore[reportArgumentType]
+    def op(
+        name: str, kind: str, function: str, inputs: tuple[str, ...], output: str, bits: int
+    ) -> Operation:
+        return Operation(
+            name=name, kind=kind, function=function, inputs=inputs, output=output, bits=bits
+        )  # pyright: ignore[reportArgumentType]
 
     return build(
         "gemm-softmax",

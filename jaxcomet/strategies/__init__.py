@@ -5,7 +5,8 @@ from collections.abc import Mapping as _MappingABC
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping, MappingError
 from jaxcomet.strategies import gemm_softmax as _gemm_softmax
-from jaxcomet.strategies.strategy import Strategy as Strategy, find as _find
+from jaxcomet.strategies.strategy import Strategy as Strategy
+from jaxcomet.strategies.strategy import find as _find
 from jaxcomet.workload import CompoundOp
 
 _BY_WORKLOAD: dict[str, tuple[Strategy, ...]] = {"gemm-softmax": _gemm_softmax.STRATEGIES}
@@ -18,7 +19,9 @@ def available(workload: str) -> tuple[Strategy, ...]:
       MappingError: no strategy is known for it.
     """
     if workload not in _BY_WORKLOAD:
-        raise MappingError(f"workload: got {workload!r}; strategies are known for {', '.join(_BY_WORKLOAD)}")
+        raise MappingError(
+            f"workload: got {workload!r}; strategies are known for {', '.join(_BY_WORKLOAD)}"
+        )
     return _BY_WORKLOAD[workload]
 
 
@@ -44,10 +47,12 @@ def build(
       workload: what is mapped.
       machine: whose levels the factors are named after.
       strategy: e.g. ``fused-gemm-distsm``.
-      factors: whole numbers by name (``M_dram_t``, ``N_gb_sx``, ``K_comp``), or arrays of them; those left out are 1.
+      factors: whole numbers by name (``M_dram_t``, ``N_gb_sx``, ``K_comp``), or arrays of them;
+        those left out are 1.
       **options: the strategy's options, e.g. ``reduce="tile"``.
 
     Raises:
-      MappingError: an unknown strategy, option or factor, or factors that do not cover the workload's dimensions.
+      MappingError: an unknown strategy, option or factor, or factors that do not cover the
+        workload's dimensions.
     """
     return get(workload.name, strategy).build(workload, machine, factors, **options)

@@ -1,12 +1,16 @@
 """The strategies of GEMM-softmax as mapping trees.
 
-All spread N over clusters and cores and step through M in time (row granularity, as the authors' released mapping does:
-d-matrix-ai/comet 917af0d, test/iterative_mapper/mapping.yaml). They differ in what is fused and where the softmax runs:
+All spread N over clusters and cores and step through M in time (row granularity, as the authors'
+released mapping does: d-matrix-ai/comet 917af0d, test/iterative_mapper/mapping.yaml). They differ
+in what is fused and where the softmax runs:
 
 * ``unfused``: each of the six operations reads from and writes to the outermost memory.
-* ``fused-distsm``: the GEMM runs apart; the five vector operations are fused, on all cores, with all-reduces.
-* ``fused-gemm-sm``: GEMM and softmax are fused; a gather brings each row block to one core's vector unit.
-* ``fused-gemm-distsm``: both fused, softmax on all cores; the one mapping that the authors released.
+* ``fused-distsm``: the GEMM runs apart; the five vector operations are fused, on all cores, with
+  all-reduces.
+* ``fused-gemm-sm``: GEMM and softmax are fused; a gather brings each row block to one core's vector
+  unit.
+* ``fused-gemm-distsm``: both fused, softmax on all cores; the one mapping that the authors
+  released.
 
 docs/strategies.md gives each tree with the reason for every choice.
 """
@@ -24,13 +28,16 @@ class _Names:
     def __init__(self, machine: Machine) -> None:
         if len(machine.levels) != 3:
             raise MappingError(
-                f"machine {machine.name}: got {len(machine.levels)} levels; the strategies of gemm-softmax spread over "
+                f"machine {machine.name}: got {len(machine.levels)} levels; the strategies of "
+                "gemm-softmax spread over "
                 f"3 (memory, clusters, cores)"
             )
         self.outer, self.middle, self.inner = (level.name for level in machine.levels)
         vector = next((e for e in machine.engines.values() if isinstance(e, VectorEngine)), None)
         if vector is None:
-            raise MappingError(f"machine {machine.name}: has no vector engine, which a softmax needs")
+            raise MappingError(
+                f"machine {machine.name}: has no vector engine, which a softmax needs"
+            )
         self.buffer = vector.result
         self.cluster = machine.path(vector.result)[1]
 
@@ -44,7 +51,10 @@ class _Names:
         return f"{stage}{dim}_comp"
 
     def spread(self, level: str, body: Node, stage: str = "") -> Spatial:
-        """N over the mesh of the units below `level`; factors are named by the level above, as the data files do."""
+        """N over the mesh of the units below `level`.
+
+        Factors are named by the level above, as the data files do.
+        """
         below = self.middle if level == self.outer else self.inner
         x, y = (Loop("N", (self.factor("N", level, s, stage),)) for s in ("sx", "sy"))
         return Spatial(below, (x,), (y,), body)
@@ -64,14 +74,20 @@ def _gemm_branch(n: _Names) -> Node:
     return Temporal(n.middle, (n.time("M", n.middle),), n.spread(n.middle, _gemm_core(n)))
 
 
-def _vector_core(n: _Names, operation: str, stage: str, extra_columns: tuple[str, ...] = ()) -> Node:
+def _vector_core(
+    n: _Names, operation: str, stage: str, extra_columns: tuple[str, ...] = ()
+) -> Node:
     columns = Loop("N", (*extra_columns, n.factor("N", n.inner, "t", stage)))
     rows = Loop("M", n.rows(stage))
-    return Temporal(n.inner, (columns, rows), Compute(operation, (Loop("N", (n.call("N", stage),)),)))
+    return Temporal(
+        n.inner, (columns, rows), Compute(operation, (Loop("N", (n.call("N", stage),)),))
+    )
 
 
-def _across(n: _Names, tensor: str, function: str, level: str, stage: str, *, implied: bool) -> Collective:
-    """All-reduce of a row result between the clusters (level = outer) or the cores of a cluster (level = middle)."""
+def _across(
+    n: _Names, tensor: str, function: str, level: str, stage: str, *, implied: bool
+) -> Collective:
+    """All-reduce of a row result between the units below `level`: clusters, or a cluster's cores."""
     return Collective(
         "all_reduce",
         tensor,
@@ -85,7 +101,10 @@ def _across(n: _Names, tensor: str, function: str, level: str, stage: str, *, im
 
 
 def _vector_branch(n: _Names, operations: tuple[str, ...], stage: str) -> Node:
-    """One cluster loop over fused vector operations; partial row results are combined between the cores."""
+    """One cluster loop over fused vector operations.
+
+    Partial row results are combined between the cores.
+    """
     children: list[Node] = []
     for operation in operations:
         children.append(n.spread(n.middle, _vector_core(n, operation, stage), stage))
@@ -143,7 +162,10 @@ def _dist_softmax(n: _Names, stage: str, reduce: str) -> tuple[list[Node], dict[
 
 
 def _weights(n: _Names, weights: str) -> Node:
-    """The GEMM inside one outer row step: B whole in the cluster memory, or streamed in tiles of N and K."""
+    """The GEMM inside one outer row step.
+
+    B whole in the cluster memory, or streamed in tiles of N and K.
+    """
     inside = n.spread(n.outer, _gemm_branch(n))
     if weights == "resident":
         return inside
@@ -164,12 +186,14 @@ def _fused_gemm_distsm(machine: Machine, options: dict[str, str]) -> tuple[Node,
     n = _Names(machine)
     extra = (n.factor("N", n.outer, "t"),) if options["weights"] == "streamed" else ()
     branches, homes = _dist_softmax(n, "", options["reduce"])
-    tree = _fused_rows(n, _weights(n, options["weights"]), branches, options["binding"], options["weights"])
+    tree = _fused_rows(
+        n, _weights(n, options["weights"]), branches, options["binding"], options["weights"]
+    )
     return _widen(tree, extra), {"C": n.buffer, **homes}
 
 
 def _widen(tree: Node, extra: tuple[str, ...]) -> Node:
-    """Adds outer column factors to the vector operations' column loops (they see all columns of a row block)."""
+    """Adds outer column factors to the vector operations, which see all columns of a row block."""
     if not extra:
         return tree
 
@@ -188,7 +212,14 @@ def _widen(tree: Node, extra: tuple[str, ...]) -> Node:
         case Collective():
             if any(x.dim == "N" for x in tree.tile):
                 return Collective(
-                    tree.kind, tree.tensor, tree.memory, tree.x, tree.y, loops(tree.tile), tree.function, tree.implied
+                    tree.kind,
+                    tree.tensor,
+                    tree.memory,
+                    tree.x,
+                    tree.y,
+                    loops(tree.tile),
+                    tree.function,
+                    tree.implied,
                 )
             return tree
         case _:
@@ -205,7 +236,9 @@ def _fused_gemm_sm(machine: Machine, options: dict[str, str]) -> tuple[Node, dic
     columns = Loop("N", (*extra, n.factor("N", n.inner, "t"), n.call("N")))
     gather = Collective("gather", "C", n.buffer, spread_x, spread_y, (rows, columns))
     all_columns = (*extra, spread_x[0], spread_y[0], spread_x[1], spread_y[1])
-    softmax = [_vector_core(n, op, "", all_columns) for op in ("rowmax", "sub", "exp", "rowsum", "div")]
+    softmax = [
+        _vector_core(n, op, "", all_columns) for op in ("rowmax", "sub", "exp", "rowsum", "div")
+    ]
     one_core = _cluster_loop(n, Group((gather, *softmax)), "")
     body = Group((_weights(n, options["weights"]), one_core), options["binding"])  # pyright: ignore[reportArgumentType]
     homes = dict.fromkeys(("C", "D", "E", "F", "G"), n.buffer)
@@ -213,7 +246,10 @@ def _fused_gemm_sm(machine: Machine, options: dict[str, str]) -> tuple[Node, dic
 
 
 def _gemm_stage(n: _Names) -> Node:
-    """A GEMM that reads and writes the outermost memory; K innermost there, so that a result tile is finished in place."""
+    """A GEMM that reads and writes the outermost memory.
+
+    K innermost there, so that a result tile is finished in place.
+    """
     loops = tuple(n.time(d, n.outer) for d in ("N", "M", "K"))
     return Temporal(n.outer, loops, n.spread(n.outer, _gemm_branch(n)))
 
@@ -237,10 +273,14 @@ def _unfused(machine: Machine, options: dict[str, str]) -> tuple[Node, dict[str,
         inside: list[Node] = [_vector_branch(n, (operation,), stage)]
         if operation in _ROW_OPS:
             tensor, function = _ROW_OPS[operation]
-            inside.append(_cluster_loop(n, _across(n, tensor, function, n.outer, stage, implied=False), stage))
+            inside.append(
+                _cluster_loop(n, _across(n, tensor, function, n.outer, stage, implied=False), stage)
+            )
         stages.append(
             Temporal(
-                n.outer, (n.time("M", n.outer, stage),), n.spread(n.outer, Group(tuple(inside)), stage)
+                n.outer,
+                (n.time("M", n.outer, stage),),
+                n.spread(n.outer, Group(tuple(inside)), stage),
             )
         )
     return Group(tuple(stages)), {}

@@ -1,7 +1,8 @@
 """What a strategy is: a named function that builds a mapping tree for a machine."""
 
 import difflib
-from collections.abc import Callable, Mapping as MappingABC
+from collections.abc import Callable
+from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass
 
 from jaxcomet.hardware.machine import Machine
@@ -35,7 +36,8 @@ class Strategy:
                 raise MappingError(f"strategy {self.name}: got option {name!r}; it has {known}")
             if value not in self.options[name]:
                 raise MappingError(
-                    f"strategy {self.name}, option {name}: got {value!r}; expected {' or '.join(self.options[name])}"
+                    f"strategy {self.name}, option {name}: got {value!r}; expected "
+                    f"{' or '.join(self.options[name])}"
                 )
         return {n: options.get(n, values[0]) for n, values in self.options.items()}
 

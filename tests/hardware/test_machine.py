@@ -17,7 +17,7 @@ def _sum_of_squares(machine: Machine) -> jax.Array:
     return jnp.asarray(sum(jnp.square(leaf) for leaf in jax.tree.leaves(machine)))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL, ids=lambda name: Path(name).stem)
 def test_all_leaves_are_python_floats(name: str):
     leaves = jax.tree.leaves(load(name))
     assert {type(leaf) for leaf in leaves} == {float}
@@ -30,7 +30,7 @@ def test_the_leaves_are_the_numbers_of_the_file():
     assert len(jax.tree.leaves(load("edge"))) == 116 - switches - 5 + 2
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL, ids=lambda name: Path(name).stem)
 def test_a_machine_is_an_argument_of_jit_and_compiles_once(name: str):
     calls = []
 
@@ -45,7 +45,7 @@ def test_a_machine_is_an_argument_of_jit_and_compiles_once(name: str):
     assert calls == [machine.name]
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL, ids=lambda name: Path(name).stem)
 def test_a_gradient_reaches_every_number(name: str):
     machine = load(name)
     gradient = jax.grad(_sum_of_squares)(machine)

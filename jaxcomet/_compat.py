@@ -5,8 +5,10 @@ module asks for a version. `jax.enable_x64` left `jax.experimental` shortly befo
 """
 
 from contextlib import AbstractContextManager
+from typing import Any, TypeGuard
 
 import jax
+from jax.core import Tracer
 
 
 def enable_x64(enabled: bool = True) -> AbstractContextManager[None]:
@@ -25,3 +27,13 @@ def enable_x64(enabled: bool = True) -> AbstractContextManager[None]:
       float64
     """
     return jax.enable_x64(enabled)
+
+
+def is_traced(value: Any) -> TypeGuard[jax.Array]:
+    """Whether a value stands for an array inside a jax transformation, so that it cannot be read.
+
+    Example:
+      >>> is_traced(1.0)
+      False
+    """
+    return isinstance(value, Tracer)

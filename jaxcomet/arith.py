@@ -132,12 +132,20 @@ def at_least_two(count: Number) -> Number:
     return minimum(count - 1.0, 1.0)
 
 
+def per(x: Number, rate: Number) -> Number:
+    """X / rate, as a product with the reciprocal.
+
+    A rate is a machine number, the same for a whole batch: one division serves it, and the compiler
+    fuses what depends on it. `ceil` and `floor` snap away the last place that this may cost.
+    """
+    return x * (1.0 / rate)
+
+
 def reuse(loops: Sequence[tuple[Number, bool]]) -> Number:
     """Steps between two moves of a tile in a loop nest.
 
     Walking outwards from the innermost loop, loops that the tensor does not depend on repeat the
-    same tile; the first loop that it depends on, and that has more than one step, ends the
-    repetition.
+    same tile; the first loop that it depends on, and that has more than one step, ends that.
 
     Args:
       loops: (steps, whether the tensor depends on the loop), innermost first.
@@ -146,15 +154,31 @@ def reuse(loops: Sequence[tuple[Number, bool]]) -> Number:
       The product of the repeating loops' steps; exact on whole numbers, linear where a loop goes
       from 1 to 2 steps.
     """
-    result: Number = 1.0
-    inner_relevant: Number = 1.0
+    return product([1.0 + (steps - 1.0) * still for steps, still in _irrelevant(loops)])
+
+
+def refetch(loops: Sequence[tuple[Number, bool]]) -> Number:
+    """How often each distinct tile moves in a loop nest: the counterpart of `reuse`.
+
+    Args:
+      loops: as for `reuse`.
+
+    Returns:
+      The product of the steps of those loops that the tensor does not depend on and that lie
+      outside one that it does. Moves = distinct tiles x refetch = steps / reuse.
+    """
+    return product([1.0 + (steps - 1.0) * (1.0 - still) for steps, still in _irrelevant(loops)])
+
+
+def _irrelevant(loops: Sequence[tuple[Number, bool]]) -> list[tuple[Number, Number]]:
+    """(steps, 1 where no relevant loop inside it has more than one step) of irrelevant loops."""
+    found: list[tuple[Number, Number]] = []
+    inner: Number = 1.0
     for steps, relevant in loops:
         if isinstance(steps, float) and steps == 1.0:
             continue
         if relevant:
-            inner_relevant = product([inner_relevant, steps])
-        elif isinstance(inner_relevant, float) and inner_relevant == 1.0:
-            result = product([result, steps])
+            inner = product([inner, steps])
         else:
-            result = result * (1.0 + (steps - 1.0) * is_one(inner_relevant))
-    return result
+            found.append((steps, is_one(inner)))
+    return found

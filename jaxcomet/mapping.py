@@ -19,10 +19,10 @@ from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass
 from typing import Literal
 
-import jax
 import numpy as np
 from jax.tree_util import register_dataclass
 
+from jaxcomet._compat import is_traced
 from jaxcomet.arith import Number
 from jaxcomet.workload import CompoundOp
 
@@ -240,7 +240,7 @@ class Mapping:
                 )
             values[name] = _check_factor(name, value)
         traced = [*values.values(), *workload.sizes.values()]
-        if not any(isinstance(v, jax.core.Tracer) for v in traced):
+        if not any(is_traced(v) for v in traced):
             _check_cover(workload, tree, values, strategy)
         return cls(strategy=strategy, tree=tree, homes=tuple(sorted(homes.items())), factors=values)
 
@@ -250,7 +250,7 @@ class Mapping:
 
 
 def _check_factor(name: str, value: object) -> Number:
-    if isinstance(value, jax.core.Tracer):
+    if is_traced(value):
         return value
     wanted = "expected a whole number >= 1"
     try:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax.tree_util import register_dataclass
 
+from jaxcomet._compat import is_traced
 from jaxcomet.arith import Number
 
 OperationKind = Literal["contract", "map", "reduce"]
@@ -125,7 +126,7 @@ def check_size(name: str, value: object) -> Number:
     Raises:
       WorkloadError: anything else, and sizes beyond 2**53, which a float64 cannot tell apart.
     """
-    if isinstance(value, jax.core.Tracer):
+    if is_traced(value):
         return value
     wanted = "expected a whole number from 1 to 2**53"
     if isinstance(value, bool) or not isinstance(value, numbers.Real | np.ndarray | jax.Array):

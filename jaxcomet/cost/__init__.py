@@ -22,6 +22,9 @@ from jaxcomet.cost.conventions import (
     conventions as conventions,
 )
 from jaxcomet.cost.evaluate import (
+    Totals as Totals,
+)
+from jaxcomet.cost.evaluate import (
     cost_of as cost_of,
 )
 from jaxcomet.cost.evaluate import (
@@ -29,5 +32,8 @@ from jaxcomet.cost.evaluate import (
 )
 from jaxcomet.cost.evaluate import (
     evaluate_totals as evaluate_totals,
+)
+from jaxcomet.cost.evaluate import (
+    totals_of as totals_of,
 )
 from jaxcomet.cost.result import Cost as Cost

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, ceil, floor, maximum, minimum, product
+from jaxcomet.arith import Number, ceil, floor, maximum, minimum, per, product
 from jaxcomet.cost.placement import Placement
 from jaxcomet.cost.router import mesh_energy_pj
 from jaxcomet.cost.transfer import mesh_hops, mesh_time
-from jaxcomet.hardware.machine import Memory, Network, VectorEngine
-from jaxcomet.mapping import Collective, MappingError
+from jaxcomet.hardware.machine import Memory, Network
+from jaxcomet.mapping import Collective
 
 
 @register_dataclass
@@ -76,39 +76,34 @@ class CollectiveCost:
 def collective_cost(
     placement: Placement, node: Collective, executions: Number, groups: Number
 ) -> CollectiveCost:
-    """What a collective takes; see the module docstring.
-
-    Raises:
-      MappingError: the memory has no peer links, or no vector engine can combine.
-    """
+    """What a collective takes; see the module docstring."""
     machine, rules = placement.machine, placement.conventions
     memory = machine.memories[node.memory]
     network = memory.network
     link = memory.link_bandwidth_bytes_per_cycle
-    if network is None or link is None:
-        raise MappingError(
-            f"machine {machine.name}: memory.{memory.name} has no peer links, which {node.kind} of "
-            f"{node.tensor} needs; "
-            f"give it link_bandwidth"
-        )
+    assert network is not None
+    assert link is not None
     x, y = placement.count(node.x), placement.count(node.y)
     participants = product([x, y])
     elements = product([placement.steps(loop) for loop in node.tile])
     bits = float(placement.workload.producer(node.tensor).bits)  # pyright: ignore[reportOptionalMemberAccess]
     part_bytes = elements * (bits / 8.0)
     hops = mesh_hops(x, y)
-    cost = _all_reduce if node.kind == "all_reduce" else _gather
-    memory_cycles, words, hop_count, arithmetic, sent_bytes, energy = cost(
-        placement, node, memory, network, elements, bits, participants, hops
-    )
-    mesh_cycles = mesh_time(hop_count, words, network, rules)
+    if node.kind == "all_reduce":
+        need = _all_reduce(
+            placement, node, memory, network, link, elements, bits, participants, hops
+        )
+    else:
+        need = _gather(placement, memory, network, link, elements, bits, participants, hops)
+    mesh_cycles = mesh_time(need.hops, need.words, network, rules)
     mesh_pj = mesh_energy_pj(
-        machine.router, network, x=x, y=y, hops=hop_count, words=words, rules=rules
+        machine.router, network, x=x, y=y, hops=need.hops, words=need.words, rules=rules
     )
     if rules.collective_staging == "serial":
-        cycles = ceil(memory_cycles) + floor(mesh_cycles + arithmetic)
+        cycles = ceil(need.memory_cycles) + floor(mesh_cycles + need.arithmetic_cycles)
     else:
-        cycles = maximum(ceil(memory_cycles), ceil(mesh_cycles)) + ceil(arithmetic)
+        exchange = maximum(ceil(need.memory_cycles), ceil(mesh_cycles))
+        cycles = exchange + ceil(need.arithmetic_cycles)
     return CollectiveCost(
         kind=node.kind,
         tensor=node.tensor,
@@ -116,28 +111,28 @@ def collective_cost(
         participants=participants,
         part_elements=elements,
         part_bytes=part_bytes,
-        memory_cycles=memory_cycles,
+        memory_cycles=need.memory_cycles,
         mesh_cycles=mesh_cycles,
-        arithmetic_cycles=arithmetic,
+        arithmetic_cycles=need.arithmetic_cycles,
         cycles=cycles,
-        sent_bytes=sent_bytes,
-        energy_pj=energy + mesh_pj,
+        sent_bytes=need.sent_bytes,
+        energy_pj=need.energy_pj + mesh_pj,
         mesh_energy_pj=mesh_pj,
         executions=executions,
         groups=groups,
     )
 
 
-_Parts = tuple[Number, Number, Number, Number, Number, Number]
+@dataclass(frozen=True, kw_only=True)
+class _Exchange:
+    """What one execution of a collective needs, before rounding."""
 
-
-def _vector_engine(placement: Placement) -> VectorEngine:
-    for _, engine in sorted(placement.machine.engines.items()):
-        if isinstance(engine, VectorEngine):
-            return engine
-    raise MappingError(
-        f"machine {placement.machine.name}: has no vector engine to combine partial results"
-    )
+    memory_cycles: Number
+    words: Number
+    hops: Number
+    arithmetic_cycles: Number
+    sent_bytes: Number
+    energy_pj: Number
 
 
 def _all_reduce(
@@ -145,39 +140,35 @@ def _all_reduce(
     node: Collective,
     memory: Memory,
     network: Network,
+    link: Number,
     elements: Number,
     bits: float,
     participants: Number,
     hops: Number,
-) -> _Parts:
+) -> _Exchange:
     rules = placement.conventions
-    engine = _vector_engine(placement)
-    if node.function not in engine.ops:
-        raise MappingError(
-            f"engine {engine.name}: cannot combine with {node.function!r}; it runs "
-            f"{', '.join(sorted(engine.ops))}"
-        )
+    engine = placement.vector_engine
+    assert engine is not None
+    assert node.function is not None
     op = engine.ops[node.function]
-    bandwidth = minimum(
-        memory.link_bandwidth_bytes_per_cycle, network.port_bandwidth_bytes_per_cycle
-    )  # pyright: ignore[reportArgumentType]
+    bandwidth = minimum(link, network.port_bandwidth_bytes_per_cycle)
     p, part_bytes = participants, elements * (bits / 8.0)
     ring_share = 2.0 * (p - 1.0) / p
     if rules.all_reduce_memory == "squared":
-        exchange = part_bytes * p / bandwidth
+        exchange = per(part_bytes * p, bandwidth)
         memory_cycles = 2.0 * exchange * p + exchange
     else:
         # each participant reads what it sends and writes what it receives
-        memory_cycles = 2.0 * ring_share * part_bytes / bandwidth
+        memory_cycles = per(2.0 * ring_share * part_bytes, bandwidth)
     if rules.mesh_volume == "hops":
-        words = 2.0 * elements * hops * bits / network.channel_width_bits
+        words = per(2.0 * elements * hops * bits, network.channel_width_bits)
     else:
-        words = ring_share * elements * bits / network.channel_width_bits
+        words = per(ring_share * elements * bits, network.channel_width_bits)
     if rules.all_reduce_arithmetic == "hops":
-        arithmetic = elements * hops * p * op.cycles / engine.lanes
+        arithmetic = per(elements * hops * p * op.cycles, engine.lanes)
         combined = elements * hops * p
     else:
-        arithmetic = elements * (p - 1.0) / p * op.cycles / engine.lanes
+        arithmetic = per(0.5 * ring_share * elements * op.cycles, engine.lanes)
         combined = elements * (p - 1.0)
     repeats = p if rules.all_reduce_energy == "squared" else 1.0
     energy = (
@@ -187,27 +178,41 @@ def _all_reduce(
         * (memory.read_energy_pj_per_byte + memory.write_energy_pj_per_byte)
         + combined * op.energy_pj
     )
-    return memory_cycles, words, 2.0 * hops, arithmetic, p * ring_share * part_bytes, energy
+    return _Exchange(
+        memory_cycles=memory_cycles,
+        words=words,
+        hops=2.0 * hops,
+        arithmetic_cycles=arithmetic,
+        sent_bytes=p * ring_share * part_bytes,
+        energy_pj=energy,
+    )
 
 
 def _gather(
     placement: Placement,
-    node: Collective,
     memory: Memory,
     network: Network,
+    link: Number,
     elements: Number,
     bits: float,
     participants: Number,
     hops: Number,
-) -> _Parts:
+) -> _Exchange:
     rules = placement.conventions
-    link, port = memory.link_bandwidth_bytes_per_cycle, network.port_bandwidth_bytes_per_cycle
+    port = network.port_bandwidth_bytes_per_cycle
     p, part_bytes = participants, elements * (bits / 8.0)
-    sender = minimum(link, port)  # pyright: ignore[reportArgumentType]
-    receiver = minimum(link, network.num_ports * port, memory.child_bandwidth_bytes_per_cycle)  # pyright: ignore[reportArgumentType]
+    sender = minimum(link, port)
+    receiver = minimum(link, network.num_ports * port, memory.child_bandwidth_bytes_per_cycle)
     received = (p - 1.0) * part_bytes
-    memory_cycles = maximum(part_bytes / sender * minimum(hops, 1.0), received / receiver)
+    memory_cycles = maximum(per(part_bytes, sender) * minimum(hops, 1.0), per(received, receiver))
     tiles = hops if rules.mesh_volume == "hops" else p - 1.0
-    words = tiles * elements * bits / network.channel_width_bits
+    words = per(tiles * elements * bits, network.channel_width_bits)
     energy = received * (memory.read_energy_pj_per_byte + memory.write_energy_pj_per_byte)
-    return memory_cycles, words, hops, 0.0 * elements, received, energy
+    return _Exchange(
+        memory_cycles=memory_cycles,
+        words=words,
+        hops=hops,
+        arithmetic_cycles=0.0,
+        sent_bytes=received,
+        energy_pj=energy,
+    )

@@ -10,11 +10,10 @@ import math
 
 import jax.numpy as jnp
 
-from jaxcomet.arith import Number, ceil, maximum, product
+from jaxcomet.arith import Number, ceil, maximum, per, product
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.placement import Placement, Site
 from jaxcomet.hardware.machine import MatrixEngine, VectorEngine
-from jaxcomet.mapping import MappingError
 from jaxcomet.workload import Operation
 
 
@@ -35,8 +34,8 @@ def systolic_cycles(
     """
     folds = product(
         [
-            ceil(contracted / (engine.grid_rows * engine.array_rows)),
-            ceil(columns / (engine.grid_columns * engine.array_columns)),
+            ceil(per(contracted, engine.grid_rows * engine.array_rows)),
+            ceil(per(columns, engine.grid_columns * engine.array_columns)),
         ]
     )
     skew = engine.array_rows + engine.array_columns - 2.0 if rules.array_skew == "counted" else 0.0
@@ -54,17 +53,7 @@ def reduction_steps(engine: VectorEngine) -> Number:
 
 
 def vector_op(engine: VectorEngine, operation: Operation) -> tuple[Number, Number]:
-    """(cycles per instruction, pJ per lane and instruction) of an elementary operation.
-
-    Raises:
-      MappingError: the engine's table lacks the operation.
-    """
-    if operation.function not in engine.ops:
-        raise MappingError(
-            f"engine {engine.name}: cannot run {operation.function!r} of operation "
-            f"{operation.name}; "
-            f"it runs {', '.join(sorted(engine.ops))}"
-        )
+    """(cycles per instruction, pJ per lane and instruction) of an elementary operation."""
     cost = engine.ops[operation.function]
     if operation.kind == "reduce":
         steps = reduction_steps(engine)
@@ -97,4 +86,4 @@ def call_cycles(placement: Placement, site: Site) -> Number:
         )
         return systolic_cycles(engine, streamed, contracted, columns, placement.conventions)
     cycles, _ = vector_op(engine, op)
-    return cycles * ceil(call_elements(placement, site) / engine.lanes)
+    return cycles * ceil(per(call_elements(placement, site), engine.lanes))

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, ceil, product
+from jaxcomet.arith import Number, ceil, per, product
 from jaxcomet.cost.collective import CollectiveCost
 from jaxcomet.cost.compute import call_elements, vector_op
-from jaxcomet.cost.placement import Move, Placement, Site
+from jaxcomet.cost.placement import Move, Placement, Site, Spread
 from jaxcomet.cost.router import mesh_energy_pj
 from jaxcomet.cost.transfer import MoveTime
 from jaxcomet.hardware.machine import MatrixEngine
@@ -62,21 +62,22 @@ def _nest(placement: Placement, move: Move) -> tuple[Number, Number]:
         if isinstance(node, Temporal):
             # a value made inside the group is new in each step of the levels above its home
             (outer if level_of(node.level) < home else inner).extend(reversed(node.loops))
-    _, moves, _ = placement.transitions(move.tensor, inner)
-    repeats = product([placement.steps(x) for x in outer])
+    again = placement.refetch(move.tensor, inner)
+    repeats = [placement.steps(x) for x in outer if not placement.relevant(move.tensor, x)]
+    refetch = product([again, *repeats])
     distinct = placement.distinct_tiles(move.tensor, [*inner, *outer])
-    return product([moves, repeats]), distinct
+    return product([distinct, refetch]), refetch
 
 
-def _partial_share(placement: Placement, move: Move, moves: Number, distinct: Number) -> Number:
+def _partial_share(placement: Placement, move: Move, refetch: Number) -> Number:
     """Share of a result's moves that continue an earlier partial result, and so read it first."""
     kind, rules = move.site.operation.kind, placement.conventions
     charged = (kind == "contract" and rules.partial_sums == "read-and-written") or (
         kind == "reduce" and rules.row_partials == "combined"
     )
-    if move.direction == "fill" or not charged or moves is distinct:
+    if move.direction == "fill" or not charged:
         return 0.0
-    return (moves - distinct) / moves
+    return 1.0 - 1.0 / refetch
 
 
 def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, ...]:
@@ -85,21 +86,19 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
     A second entry where partial results are read back.
     """
     rules, machine = placement.conventions, placement.machine
-    moves, distinct = _nest(placement, move)
-    refetch = moves / distinct
-    spread, children, x, y = placement.spread(move)
+    moves, refetch = _nest(placement, move)
+    spread = placement.spread(move)
     above_units = placement.units(move.above)
     per_step = rules.refill_energy == "per-step"
     if per_step:
-        elements_up = _program_elements(placement, move, time, spread, above_units)
+        elements_up = _program_elements(placement, move, time, spread.distinct, above_units)
         elements_down = elements_up
     else:
         replicas = placement.units(move.above, skip_relevant_to=move.tensor)
         base = product([placement.workload.elements(move.tensor), refetch, replicas])
-        copies = 1.0 if move.to_engine else time.copies / spread
-        receivers = 1.0 if move.to_engine else children / spread
-        if move.direction == "drain" and not move.to_engine and placement.already_reduced(move):
-            receivers = 1.0
+        reduced = move.direction == "drain" and placement.already_reduced(move)
+        receivers = 1.0 if move.to_engine or reduced else spread.duplicates
+        copies = receivers if not move.to_engine and not time.merged else 1.0
         one = rules.receiver_energy == "one"
         elements_up = base if one else product([base, copies])
         elements_down = base if one else product([base, receivers])
@@ -125,10 +124,10 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
             refetch=refetch,
             parent_energy_pj=product([up_bytes, scale]) * parent_cost,
             child_energy_pj=down_bytes * child_cost,
-            mesh_energy_pj=_mesh_energy(placement, move, time, moves, x, y),
+            mesh_energy_pj=_mesh_energy(placement, move, time, moves, spread),
         )
     ]
-    share = _partial_share(placement, move, moves, distinct)
+    share = _partial_share(placement, move, refetch)
     if not (isinstance(share, float) and share == 0.0):
         child_write = (
             0.0 if move.to_engine else machine.memories[move.child].write_energy_pj_per_byte
@@ -166,7 +165,7 @@ def _unit_scale(placement: Placement, site: Site) -> Number:
 
 
 def _program_elements(
-    placement: Placement, move: Move, time: MoveTime, spread: Number, units: Number
+    placement: Placement, move: Move, time: MoveTime, distinct: Number, units: Number
 ) -> Number:
     """Elements as the program counts them.
 
@@ -176,11 +175,11 @@ def _program_elements(
     level = placement.machine.level_index(move.node.level)
     runs = product([placement.steps(x) for x in placement.nest_above(move.above)])
     count = steps if 0 < level < len(placement.machine.levels) - 1 else local
-    return product([runs, count, units, spread, time.tile_elements])
+    return product([runs, count, units, distinct, time.tile_elements])
 
 
 def _mesh_energy(
-    placement: Placement, move: Move, time: MoveTime, moves: Number, x: Number, y: Number
+    placement: Placement, move: Move, time: MoveTime, moves: Number, spread: Spread
 ) -> Number:
     rules, machine = placement.conventions, placement.machine
     level = machine.level_index(move.node.level)
@@ -197,7 +196,13 @@ def _mesh_energy(
             moves = runs
     units = 1.0 if rules.mesh_energy_units == "one" else placement.units(move.above)
     one = mesh_energy_pj(
-        machine.router, network, x=x, y=y, hops=time.hops, words=time.words, rules=rules
+        machine.router,
+        network,
+        x=spread.x,
+        y=spread.y,
+        hops=time.hops,
+        words=time.words,
+        rules=rules,
     )
     return product([moves, units, one])
 
@@ -236,7 +241,7 @@ def engine_energy(placement: Placement, site: Site) -> EngineEnergy:
             calls = product([placement.steps(x) for x in placement.nest_above(site.above)])
             instructions: Number = 1.0
             if rules.lane_energy == "per-instruction":
-                instructions = ceil(call_elements(placement, site) / engine.lanes)
+                instructions = ceil(per(call_elements(placement, site), engine.lanes))
             units = placement.units(site.above)
             energy = product([calls, instructions, units, scale]) * engine.lanes * cost
     return EngineEnergy(operation=op.name, engine=engine.name, work=points, energy_pj=energy)

@@ -1,20 +1,19 @@
 """The entry to the cost model: `evaluate(workload, mapping, machine) -> Cost`."""
 
-import contextlib
-from functools import partial
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomet._compat import enable_x64
+from jaxcomet._compat import enable_x64, is_traced
 from jaxcomet.arith import maximum
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.cost.energy import engine_energy, traffic
 from jaxcomet.cost.latency import latency
 from jaxcomet.cost.occupancy import occupancy, spatial_excess
-from jaxcomet.cost.placement import Placement
+from jaxcomet.cost.placement import Placement, check
 from jaxcomet.cost.result import Cost, SpatialUse, parts_of
 from jaxcomet.cost.transfer import move_time
 from jaxcomet.hardware.machine import Machine, MatrixEngine
@@ -75,33 +74,47 @@ def cost_of(
     )
 
 
-@partial(jax.jit, static_argnames=("conventions",))
-def _cost(
-    workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions
-) -> Cost:
-    return cost_of(workload, mapping, machine, conventions)
+class Totals(NamedTuple):
+    """Totals of a batch.
+
+    Attributes:
+      latency_cycles: latency of one run.
+      energy_pj: energy of one run.
+      pressure: see `Cost.pressure`; a mapping is feasible up to 1.
+    """
+
+    latency_cycles: Any
+    energy_pj: Any
+    pressure: Any
 
 
-@partial(jax.jit, static_argnames=("conventions",))
-def _totals(
-    workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def totals_of(
+    workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions = DEFAULT
+) -> Totals:
+    """The totals as a pure function of arrays, to be traced; see `cost_of`."""
     cost = cost_of(workload, mapping, machine, conventions)
-    return jnp.broadcast_arrays(cost.latency_cycles, cost.energy_pj, cost.pressure)  # pyright: ignore[reportReturnType]
+    return Totals(*jnp.broadcast_arrays(cost.latency_cycles, cost.energy_pj, cost.pressure))
+
+
+_cost = jax.jit(cost_of, static_argnums=3)
+_totals = jax.jit(totals_of, static_argnums=3)
 
 
 def _traced(*trees: Any) -> bool:
-    return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(trees))
+    return any(is_traced(x) for x in jax.tree.leaves(trees))
 
 
-def _concrete(tree: Any) -> Any:
-    """Leaves as float64 arrays, so that a call with other numbers compiles nothing."""
-    return jax.tree.map(
-        lambda x: (
-            x if isinstance(x, jax.Array) and x.dtype == np.float64 else np.asarray(x, np.float64)
-        ),
-        tree,
-    )
+def _concrete(
+    workload: CompoundOp, mapping: Mapping, machine: Machine
+) -> tuple[CompoundOp, Mapping, Machine]:
+    """Leaves as float64 arrays and no machine name: a call with other numbers compiles nothing."""
+
+    def leaf(x: Any) -> Any:
+        ready = isinstance(x, jax.Array) and x.dtype == np.float64
+        return x if ready else np.asarray(x, np.float64)
+
+    nameless = dataclasses.replace(machine, name="")
+    return jax.tree.map(leaf, (workload, mapping, nameless))
 
 
 def evaluate(
@@ -135,27 +148,36 @@ def evaluate(
       >>> print(cost.reasons()[0].split(";")[0])
       wb: needs 131,072 bytes, has 32,768
     """
+    check(Placement(workload, mapping, machine, conventions))
     if _traced(workload, mapping, machine):
         return cost_of(workload, mapping, machine, conventions)
-    arguments = (workload, mapping, machine)
-    if all(np.ndim(x) == 0 for x in jax.tree.leaves(arguments)):
+    if all(np.ndim(x) == 0 for x in jax.tree.leaves((workload, mapping, machine))):
         # one mapping: Python floats are float64 already, and there is nothing to compile
-        return cost_of(*jax.tree.map(float, arguments), conventions)
+        floats = jax.tree.map(float, (workload, mapping, machine))
+        return cost_of(floats[0], floats[1], floats[2], conventions)
     with enable_x64(True):
-        cost = _cost(_concrete(workload), _concrete(mapping), _concrete(machine), conventions)
+        cost = _cost(*_concrete(workload, mapping, machine), conventions)
     # NumPy keeps float64 outside the context, where jax would not
-    return jax.device_get(cost)
+    return dataclasses.replace(jax.device_get(cost), machine=machine.name)
 
 
 def evaluate_totals(
     workload: CompoundOp, mapping: Mapping, machine: Machine, *, conventions: Conventions = DEFAULT
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(latency in cycles, energy in pJ, pressure) alone, for large batches.
+) -> Totals:
+    """The totals alone, for large batches; broadcasts and computes like `evaluate`.
 
-    Broadcasts like `evaluate`.
+    Args:
+      workload: what is computed.
+      mapping: how.
+      machine: where.
+      conventions: rules of accounting.
 
-    A mapping is feasible where its pressure, see `Cost.pressure`, is at most 1.
+    Returns:
+      Arrays of one shape.
     """
-    context = contextlib.nullcontext() if _traced(workload, mapping, machine) else enable_x64(True)
-    with context:
-        return _totals(_concrete(workload), _concrete(mapping), _concrete(machine), conventions)
+    check(Placement(workload, mapping, machine, conventions))
+    if _traced(workload, mapping, machine):
+        return totals_of(workload, mapping, machine, conventions)
+    with enable_x64(True):
+        totals = _totals(*_concrete(workload, mapping, machine), conventions)
+    return jax.device_get(totals)

@@ -14,7 +14,7 @@ from jax.tree_util import register_dataclass
 
 from jaxcomet.arith import Number, ceil, floor, is_one, maximum, minimum, product, relu, select
 from jaxcomet.cost.collective import CollectiveCost, collective_cost
-from jaxcomet.cost.compute import call_cycles, vector_op
+from jaxcomet.cost.compute import call_cycles
 from jaxcomet.cost.placement import Move, Placement
 from jaxcomet.cost.stall import Demand, stall_cycles, step_stall
 from jaxcomet.cost.transfer import MoveTime, move_time
@@ -76,6 +76,15 @@ class _Time:
     parts: dict[Part, Number] = field(default_factory=dict)
     saved_parts: dict[str, dict[Part, Number]] = field(default_factory=dict)
     stages: "list[_Time] | None" = None
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A child in its first step, in each later one, and the shares of all steps together."""
+
+    first: Number
+    later: Number
+    parts: dict[Part, Number]
 
 
 def _add(into: dict, key: object, value: Number) -> None:
@@ -175,7 +184,7 @@ class _Walk:
             if place.home_level(tensor) <= level
         }
         result = self._run(child, steps, unchanged, level)
-        first, later = result.first, result.busy.pop("later")
+        first, later = result.first, result.later
         window = (first, first) if rules.windows == "first-step" else (first, later)
 
         label = "+".join(s.operation.name for s in place.sites_below(node)) or "collective"
@@ -187,12 +196,11 @@ class _Walk:
         extra, compute_key = self._extra(node, steps)
 
         key_cs, key_os = ("CS", node.level, label), ("OS", node.level, label)
-        children_cycles = result.parts.pop(("total", "", ""))
-        cycles = children_cycles + up + down + dependent + stall + extra
+        cycles = first + (steps - 1.0) * later + up + down + dependent + stall + extra
         parts = result.parts
         if moves:
             parts[key_cs] = up + down + dependent
-            parts[key_os] = stall + 0.0 * parts[key_cs]
+            parts[key_os] = stall
         if compute_key is not None:
             _add(parts, compute_key, extra)
         time = _Time(first=cycles, parts=parts)
@@ -204,7 +212,9 @@ class _Walk:
             )
             below = child.savings.get(tensor, 0.0)
             time.savings[tensor] = single * (saved.get(tensor, 0.0) + below)
-            shares = {k: single * v for k, v in child.saved_parts.get(tensor, {}).items()}
+            shares: dict[Part, Number] = {
+                k: single * v for k, v in child.saved_parts.get(tensor, {}).items()
+            }
             if tensor in saved:
                 _add(shares, key_cs, single * saved[tensor])
             time.saved_parts[tensor] = shares
@@ -251,11 +261,12 @@ class _Walk:
             return 1.0
         return (steps - moves) / maximum(steps - 1.0, 1.0)
 
-    def _run(self, child: _Time, steps: Number, unchanged: dict[str, Number], level: int) -> _Time:
-        """The child over all steps: its first time, a later step's, the total and its parts."""
+    def _run(self, child: _Time, steps: Number, unchanged: dict[str, Number], level: int) -> _Steps:
+        """The child over all steps."""
 
         def later_of(t: _Time) -> tuple[Number, dict[Part, Number]]:
-            cycles, parts = t.first, dict(t.parts)
+            cycles: Number = t.first
+            parts: dict[Part, Number] = dict(t.parts)
             for tensor, saving in t.savings.items():
                 share = unchanged.get(tensor, 0.0)
                 if isinstance(share, float) and share == 0.0:
@@ -268,8 +279,10 @@ class _Walk:
         repeats = steps - 1.0
         if child.stages is None:
             later, later_parts = later_of(child)
-            parts = {k: child.parts[k] + repeats * v for k, v in later_parts.items()}
-            first, conflict = child.first, None
+            parts: dict[Part, Number] = {
+                k: child.parts[k] + repeats * v for k, v in later_parts.items()
+            }
+            first = child.first
         else:
             stages = [later_of(t) for t in child.stages]
             slowest = maximum(*(cycles for cycles, _ in stages))
@@ -293,8 +306,7 @@ class _Walk:
                 ("CF", self.placement.machine.levels[level].name, "pipeline"),
                 repeats * conflict,
             )
-        parts[("total", "", "")] = first + repeats * later
-        return _Time(first=first, parts=parts, busy={"later": later})
+        return _Steps(first, later, parts)
 
     def _ramps(
         self, timed: list[tuple[Move, MoveTime]], counts: dict, steps: Number
@@ -438,7 +450,6 @@ class _Walk:
             cycles = engine.ops[site.operation.function].cycles
             distinct = place.distinct_tiles(site.operation.output, node.loops)
             extra = extra + (steps - distinct) * cycles
-        vector_op(engine, site.operation)
         return extra, ("compute", engine.name, site.operation.name)
 
 

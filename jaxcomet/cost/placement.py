@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from jaxcomet.arith import Number, product, reuse
+from jaxcomet.arith import Number, product, refetch, reuse
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine, MatrixEngine, Memory, VectorEngine
 from jaxcomet.mapping import (
@@ -70,6 +70,23 @@ class Move:
     above: tuple[Node, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """How the children of one memory share a tensor's tiles.
+
+    Attributes:
+      distinct: different tiles among the children.
+      duplicates: children that hold the same tile.
+      x: children along mesh x.
+      y: children along mesh y.
+    """
+
+    distinct: Number
+    duplicates: Number
+    x: Number
+    y: Number
+
+
 @dataclass(frozen=True)
 class Placement:
     """The resolved structure of one mapping on one machine."""
@@ -110,17 +127,23 @@ class Placement:
         """Product of factors by name."""
         return product([self.mapping.factors[f] for f in factors])
 
+    @cached_property
+    def matrix_engine(self) -> MatrixEngine | None:
+        """The machine's first matrix engine by name."""
+        engines = [e for _, e in sorted(self.machine.engines.items())]
+        return next((e for e in engines if isinstance(e, MatrixEngine)), None)
+
+    @cached_property
+    def vector_engine(self) -> VectorEngine | None:
+        """The machine's first vector engine by name."""
+        engines = [e for _, e in sorted(self.machine.engines.items())]
+        return next((e for e in engines if isinstance(e, VectorEngine)), None)
+
     def engine(self, operation: Operation) -> MatrixEngine | VectorEngine:
-        """The engine that runs an operation: the machine's first of the right kind."""
-        kind = MatrixEngine if operation.kind == "contract" else VectorEngine
-        for _, engine in sorted(self.machine.engines.items()):
-            if isinstance(engine, kind):
-                return engine
-        word = "matrix" if kind is MatrixEngine else "vector"
-        raise MappingError(
-            f"machine {self.machine.name}: has no {word} engine, which operation {operation.name} "
-            "needs"
-        )
+        """The engine of an operation: the matrix engine for contractions, else the vector one."""
+        engine = self.matrix_engine if operation.kind == "contract" else self.vector_engine
+        assert engine is not None  # see `check`
+        return engine
 
     def buffer(self, operation: Operation, tensor: str) -> str:
         """Innermost memory of a tensor for an operation."""
@@ -249,44 +272,44 @@ class Placement:
         level = self.machine.level_index(move.node.level)
         return product(list(self.tile(move.tensor, move.site, move.node, level + 1).values()))
 
-    def spread(self, move: Move) -> tuple[Number, Number, Number, Number]:
-        """(distinct tiles, children, mesh x, mesh y) among the children that one parent serves."""
+    def spread(self, move: Move) -> Spread:
+        """How one parent's children share a tensor's tiles."""
         level = self.machine.level_index(move.node.level)
         distinct: list[Number] = []
+        duplicates: list[Number] = []
         along_x: list[Number] = []
         along_y: list[Number] = []
         start = next(i for i, x in enumerate(move.site.above) if x is move.node) + 1
         for node in move.site.above[start:]:
             if isinstance(node, Spatial) and self.machine.level_index(node.level) == level + 1:
-                for loops, into in ((node.x, along_x), (node.y, along_y)):
+                for loops, along in ((node.x, along_x), (node.y, along_y)):
                     for loop in loops:
-                        into.append(self.steps(loop))
-                        if self.relevant(move.tensor, loop):
-                            distinct.append(self.steps(loop))
-        x, y = product(along_x), product(along_y)
-        return product(distinct), product([x, y]), x, y
-
-    def nest(self, node: Temporal, above: tuple[Node, ...]) -> list[Loop]:
-        """Temporal loops around a node's moves, innermost first: its own, then its ancestors'."""
-        return [*reversed(node.loops), *self.nest_above(above)]
+                        along.append(self.steps(loop))
+                        kind = distinct if self.relevant(move.tensor, loop) else duplicates
+                        kind.append(self.steps(loop))
+        return Spread(
+            distinct=product(distinct),
+            duplicates=product(duplicates),
+            x=product(along_x),
+            y=product(along_y),
+        )
 
     def nest_above(self, above: tuple[Node, ...]) -> list[Loop]:
         """Temporal loops of ancestors, innermost first."""
         return [x for a in reversed(above) if isinstance(a, Temporal) for x in reversed(a.loops)]
 
     def transitions(self, tensor: str, loops: Sequence[Loop]) -> tuple[Number, Number, Number]:
-        """(steps, moves, reuse) of a tensor's tile in loops given innermost first.
-
-        Steps = moves * reuse.
-        """
-        steps = product([self.steps(x) for x in loops])
-        if not any(self.relevant(tensor, x) for x in loops):
+        """(steps, moves, reuse) of a tile in loops given innermost first; steps = moves x reuse."""
+        nest = [(self.steps(x), self.relevant(tensor, x)) for x in loops]
+        steps = product([n for n, _ in nest])
+        if not any(relevant for _, relevant in nest):
             return steps, 1.0, steps
-        if all(self.relevant(tensor, x) for x in loops):
-            return steps, steps, 1.0
-        factor = reuse([(self.steps(x), self.relevant(tensor, x)) for x in loops])
-        moves = steps if isinstance(factor, float) and factor == 1.0 else steps / factor
-        return steps, moves, factor
+        moves = product([self.distinct_tiles(tensor, loops), refetch(nest)])
+        return steps, moves, reuse(nest)
+
+    def refetch(self, tensor: str, loops: Sequence[Loop]) -> Number:
+        """How often each distinct tile of a tensor moves in loops given innermost first."""
+        return refetch([(self.steps(x), self.relevant(tensor, x)) for x in loops])
 
     def distinct_tiles(self, tensor: str, loops: Sequence[Loop]) -> Number:
         """Number of different tiles of a tensor in loops."""
@@ -319,3 +342,51 @@ class Placement:
             and self.charged(n)
             for n, _ in walk(move.node)
         )
+
+
+def check(placement: Placement) -> None:
+    """Refuses a mapping that its machine cannot run for lack of a part.
+
+    What depends on numbers (bytes, units) is not refused but reported by the cost.
+
+    Raises:
+      MappingError: no engine of the needed kind, an operation that the vector engine's table lacks,
+        a collective between memories without peer links, a level that the machine does not have.
+    """
+    machine = placement.machine
+    head = f"machine {machine.name}"
+    levels = [level.name for level in machine.levels]
+    for node, _ in walk(placement.mapping.tree):
+        if isinstance(node, Temporal | Spatial) and node.level not in levels:
+            raise MappingError(f"{head}: has no level {node.level!r}; it has {', '.join(levels)}")
+    for tensor, memory in placement.mapping.homes:
+        if memory not in machine.memories:
+            known = ", ".join(machine.memories)
+            raise MappingError(f"{head}: has no memory {memory!r} for {tensor}; it has {known}")
+    vector = placement.vector_engine
+    needed = [
+        (s.operation.function, f"operation {s.operation.name}")
+        for s in placement.sites
+        if s.operation.kind != "contract"
+    ]
+    if placement.matrix_engine is None and len(needed) < len(placement.sites):
+        raise MappingError(f"{head}: has no matrix engine, which a contraction needs")
+    for node, _ in walk(placement.mapping.tree):
+        if not isinstance(node, Collective):
+            continue
+        if node.function is not None:
+            needed.append((node.function, f"{node.kind} of {node.tensor}"))
+        memory = machine.memories[node.memory]
+        if memory.network is None or memory.link_bandwidth_bytes_per_cycle is None:
+            raise MappingError(
+                f"{head}: memory.{memory.name} has no peer links, which {node.kind} of "
+                f"{node.tensor} needs; give it link_bandwidth"
+            )
+    for function, what in needed:
+        if vector is None:
+            raise MappingError(f"{head}: has no vector engine, which {what} needs")
+        if function not in vector.ops:
+            raise MappingError(
+                f"{head}: engine.{vector.name} cannot run {function!r} of {what}; it runs "
+                f"{', '.join(sorted(vector.ops))}"
+            )

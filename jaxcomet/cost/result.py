@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, maximum
+from jaxcomet.arith import Number, maximum, per
 from jaxcomet.cost.collective import CollectiveCost
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.energy import EngineEnergy, Traffic
@@ -137,12 +137,12 @@ class Cost:
     def pressure(self) -> Number:
         """Largest ratio of needed to there, over memories and spread levels; feasible up to 1."""
         ratios = [
-            o.needed_bytes / o.capacity_bytes
+            1.0 + per(o.needed_bytes - o.capacity_bytes, o.capacity_bytes)
             for o in self.occupancy
             if o.capacity_bytes is not None
         ]
         for s in self.spatial:
-            ratios += [s.used_x / s.mesh_x, s.used_y / s.mesh_y]
+            ratios += [1.0 + per(u - t, t) for u, t in ((s.used_x, s.mesh_x), (s.used_y, s.mesh_y))]
         return maximum(0.0, *ratios)
 
     @property

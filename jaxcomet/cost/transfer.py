@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, ceil, floor, maximum, minimum, product
+from jaxcomet.arith import Number, ceil, floor, maximum, minimum, per, product
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.placement import Move, Placement
 from jaxcomet.hardware.machine import Network
@@ -32,6 +32,7 @@ class MoveTime:
       direction: ``fill`` or ``drain``.
       parent: memory above.
       child: memory or engine below.
+      merged: equal tiles of several children pass the parent's port once.
       tile_elements: elements of one child's tile.
       element_bytes: bytes per element.
       copies: tile copies that the parent's port handles.
@@ -48,6 +49,7 @@ class MoveTime:
     direction: str = _static()
     parent: str = _static()
     child: str = _static()
+    merged: bool = _static()
     tile_elements: Number
     element_bytes: Number
     copies: Number
@@ -75,7 +77,7 @@ def mesh_words(
 ) -> Number:
     """Words of the channel width that follow each other through the busiest channel."""
     times = hops if rules.mesh_volume == "hops" else tiles * minimum(hops, 1.0)
-    return tile_elements * times * bits / network.channel_width_bits
+    return per(tile_elements * times * bits, network.channel_width_bits)
 
 
 def mesh_time(hops: Number, words: Number, network: Network, rules: Conventions) -> Number:
@@ -95,12 +97,13 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
     if move.to_engine:
         port = machine.engines[move.child].ports[move.parent]
         bandwidth = minimum(parent.child_bandwidth_bytes_per_cycle, port.bandwidth_bytes_per_cycle)
-        cycles = ceil(tile_bytes / bandwidth)
+        cycles = ceil(per(tile_bytes, bandwidth))
         return MoveTime(
             tensor=move.tensor,
             direction=move.direction,
             parent=move.parent,
             child=move.child,
+            merged=True,
             tile_elements=elements,
             element_bytes=element_bytes,
             copies=1.0,
@@ -114,13 +117,14 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
         )
     child = machine.memories[move.child]
     network = child.network
-    if network is None or child.parent_bandwidth_bytes_per_cycle is None:
-        raise ValueError(
-            f"machine {machine.name}: memory.{child.name} has no network to its parent"
-        )
-    distinct, children, x, y = placement.spread(move)
-    copies = distinct if _merged(placement, move, network) else _tile_copies(distinct, children)
-    ports = maximum(1.0, minimum(distinct, network.num_ports))
+    assert network is not None
+    assert child.parent_bandwidth_bytes_per_cycle is not None
+    spread = placement.spread(move)
+    copies = spread.distinct
+    merged = _merged(placement, move, network)
+    if not merged:
+        copies = product([copies, spread.duplicates])
+    ports = maximum(1.0, minimum(spread.distinct, network.num_ports))
     bandwidth = minimum(
         parent.child_bandwidth_bytes_per_cycle, ports * network.port_bandwidth_bytes_per_cycle
     )
@@ -128,9 +132,9 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
         child.parent_bandwidth_bytes_per_cycle, network.port_bandwidth_bytes_per_cycle
     )
     memory_cycles = maximum(
-        ceil(product([copies, tile_bytes]) / bandwidth), ceil(tile_bytes / child_bandwidth)
+        ceil(per(product([copies, tile_bytes]), bandwidth)), ceil(per(tile_bytes, child_bandwidth))
     )
-    hops = mesh_hops(x, y)
+    hops = mesh_hops(spread.x, spread.y)
     words = mesh_words(elements, float(move.bits), copies, hops, network, rules)
     if rules.mesh_queuing == "per-word":
         mesh_cycles = floor(mesh_time(hops, words, network, rules))
@@ -143,6 +147,7 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
         direction=move.direction,
         parent=move.parent,
         child=move.child,
+        merged=merged,
         tile_elements=elements,
         element_bytes=element_bytes,
         copies=copies,
@@ -154,13 +159,6 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
         mesh_cycles=mesh_cycles,
         cycles=cycles,
     )
-
-
-def _tile_copies(distinct: Number, children: Number) -> Number:
-    """Copies without help of the network: each child's tile passes the port by itself."""
-    if isinstance(distinct, float) and distinct == 1.0:
-        return children
-    return distinct * ceil(children / distinct)
 
 
 def _merged(placement: Placement, move: Move, network: Network) -> bool:

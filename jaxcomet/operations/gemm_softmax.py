@@ -7,7 +7,7 @@ Widths follow the authors' program (d-matrix-ai/comet 917af0d, test/iterative_ma
 output of 8 bits, vector operations of 16 bits.
 """
 
-from jaxcomet.workload import CompoundOp, Operation, Tensor, build
+from jaxcomet.workload import CompoundOp, Operation, OperationKind, Tensor, build
 
 
 def gemm_softmax(
@@ -44,7 +44,7 @@ def gemm_softmax(
     vector = vector_bits
 
     def op(
-        name: str, kind: str, function: str, inputs: tuple[str, ...], output: str, bits: int
+        name: str, kind: OperationKind, function: str, inputs: tuple[str, ...], output: str, bits: int
     ) -> Operation:
         return Operation(
             name=name, kind=kind, function=function, inputs=inputs, output=output, bits=bits

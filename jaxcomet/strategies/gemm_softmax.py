@@ -87,7 +87,7 @@ def _vector_core(
 def _across(
     n: _Names, tensor: str, function: str, level: str, stage: str, *, implied: bool
 ) -> Collective:
-    """All-reduce of a row result between the units below `level`: clusters, or a cluster's cores."""
+    """All-reduce of a row result between the units below `level` (clusters or cores)."""
     return Collective(
         "all_reduce",
         tensor,
@@ -241,7 +241,7 @@ def _fused_gemm_sm(machine: Machine, options: dict[str, str]) -> tuple[Node, dic
     ]
     one_core = _cluster_loop(n, Group((gather, *softmax)), "")
     body = Group((_weights(n, options["weights"]), one_core), options["binding"])  # pyright: ignore[reportArgumentType]
-    homes = dict.fromkeys(("C", "D", "E", "F", "G"), n.buffer)
+    homes: dict[str, str] = dict.fromkeys("CDEFG", n.buffer)
     return Temporal(n.outer, (n.time("M", n.outer),), body), homes
 
 

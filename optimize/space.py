@@ -40,7 +40,7 @@ class Space:
 
     Attributes:
       tree: the part.
-      axes: one per dimension; a mapping picks one split of each.
+      axes: one or more per dimension; a mapping picks one split of each.
     """
 
     tree: Node
@@ -140,7 +140,7 @@ def _mesh_units(machine: Machine, tree: Node) -> dict[str, int]:
     return units
 
 
-def axis(workload: CompoundOp, machine: Machine, tree: Node, dim: str) -> Axis:
+def axes(workload: CompoundOp, machine: Machine, tree: Node, dim: str) -> tuple[Axis, ...]:
     """All splits of one dimension over the factors of a tree.
 
     Args:
@@ -148,14 +148,26 @@ def axis(workload: CompoundOp, machine: Machine, tree: Node, dim: str) -> Axis:
       machine: its meshes bound the spatial factors.
       tree: the tree.
       dim: the dimension.
+
+    Returns:
+      One axis per set of factors: operations that split the dimension by factors of their own
+      have an axis of their own.
     """
+    chains: list[tuple[str, ...]] = []
+    for c in computes(tree):
+        if dim not in workload.iteration_dims(workload.operation(c.operation)):
+            continue
+        chain = factor_chain(tree, c.operation, dim)
+        related = [x for x in chains if set(x) & set(chain)]
+        chains = [x for x in chains if x not in related]
+        chains.append(max([*related, chain], key=len))
+    return tuple(_axis(workload, machine, tree, dim, chain) for chain in chains)
+
+
+def _axis(
+    workload: CompoundOp, machine: Machine, tree: Node, dim: str, chain: tuple[str, ...]
+) -> Axis:
     bound = int(workload.sizes[dim])  # pyright: ignore[reportArgumentType]
-    chains = [
-        factor_chain(tree, c.operation, dim)
-        for c in computes(tree)
-        if dim in workload.iteration_dims(workload.operation(c.operation))
-    ]
-    chain = max(chains, key=len)
     units = _mesh_units(machine, tree)
     spatial = _spatial(bound, [(n, units[n]) for n in chain if n in units])
     spread = int(np.prod([*spatial.values(), 1]))
@@ -197,5 +209,5 @@ def spaces(workload: CompoundOp, machine: Machine, tree: Node) -> tuple[Space, .
             for c in computes(part)
             for d in workload.iteration_dims(workload.operation(c.operation))
         )
-        found.append(Space(part, tuple(axis(workload, machine, part, d) for d in dims)))
+        found.append(Space(part, tuple(a for d in dims for a in axes(workload, machine, part, d))))
     return tuple(found)

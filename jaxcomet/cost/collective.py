@@ -97,7 +97,14 @@ def collective_cost(
         need = _gather(placement, memory, network, link, elements, bits, participants, hops)
     mesh_cycles = mesh_time(need.hops, need.words, network, rules)
     mesh_pj = mesh_energy_pj(
-        machine.router, network, x=x, y=y, hops=need.hops, words=need.words, rules=rules
+        machine.router,
+        network,
+        x=x,
+        y=y,
+        hops=need.hops,
+        words=need.words,
+        word_hops=need.word_hops,
+        rules=rules,
     )
     if rules.collective_staging == "serial":
         cycles = ceil(need.memory_cycles) + floor(mesh_cycles + need.arithmetic_cycles)
@@ -129,6 +136,7 @@ class _Exchange:
 
     memory_cycles: Number
     words: Number
+    word_hops: Number
     hops: Number
     arithmetic_cycles: Number
     sent_bytes: Number
@@ -181,6 +189,7 @@ def _all_reduce(
     return _Exchange(
         memory_cycles=memory_cycles,
         words=words,
+        word_hops=p * words,
         hops=2.0 * hops,
         arithmetic_cycles=arithmetic,
         sent_bytes=p * ring_share * part_bytes,
@@ -211,6 +220,7 @@ def _gather(
     return _Exchange(
         memory_cycles=memory_cycles,
         words=words,
+        word_hops=0.5 * hops * words,
         hops=hops,
         arithmetic_cycles=0.0,
         sent_bytes=received,

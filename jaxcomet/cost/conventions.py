@@ -66,7 +66,7 @@ class Conventions:
     mesh_energy_root: Literal["counted", "ignored"] = "counted"
     mesh_energy_units: Literal["all", "one"] = "all"
     mesh_energy_drain: Literal["every-step", "last-step"] = "every-step"
-    router_power: Literal["joule", "watt-cycle"] = "joule"
+    router_power: Literal["switched", "watt-cycle"] = "switched"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +211,8 @@ _TEXTS: dict[str, dict[str, str]] = {
             "Drained intermediates cost mesh energy at each step; last-step: once per outer step."
         ),
         "router_power": (
-            "Router power times seconds; watt-cycle: power times cycles, read as pJ, as the "
-            "program prints it."
+            "Each word switches the parts of each router that it passes once; watt-cycle: all "
+            "routers of a mesh work in all its cycles, and watt-cycles are read as pJ."
         ),
     },
 }

@@ -194,6 +194,9 @@ def _mesh_energy(
         moves = product([runs, local])
         if move.drain_rule is not None and rules.mesh_energy_drain == "last-step":
             moves = runs
+    # the mean distance to a child is half the way across; each further receiver of a tile that the
+    # network copies is one link away from another one
+    again = spread.duplicates - 1.0 if time.merged else 0.0
     units = 1.0 if rules.mesh_energy_units == "one" else placement.units(move.above)
     one = mesh_energy_pj(
         machine.router,
@@ -202,6 +205,7 @@ def _mesh_energy(
         y=spread.y,
         hops=time.hops,
         words=time.words,
+        word_hops=time.words * (0.5 * time.hops + again),
         rules=rules,
     )
     return product([moves, units, one])

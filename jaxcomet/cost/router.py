@@ -1,9 +1,9 @@
 """Energy of routers and links of a mesh (Orion type).
 
-The one idea: a mesh that works for t = hops + words cycles spends the power of its wires, clocks,
-buffers, crossbars and arbiters for that long (docs/equations.md, 5.4; constants and structure as in
-COMET's use of Orion, doi:10.1109/MICRO.2002.1176258). All terms are affine in the number of words,
-so a batch of mappings needs each machine's constants once.
+The one idea: a router is the sum of its parts (wires, clocks, buffers, crossbar, arbiters); each has
+the power that switching in every cycle takes, and power / clock is the energy of one word's pass
+(docs/equations.md, 5.4; constants and structure as in COMET's use of Orion,
+doi:10.1109/MICRO.2002.1176258). The constants are needed once for a machine, not for each mapping.
 """
 
 from dataclasses import dataclass
@@ -117,6 +117,7 @@ def mesh_energy_pj(
     y: Number,
     hops: Number,
     words: Number,
+    word_hops: Number,
     rules: Conventions,
 ) -> Number:
     """Energy of one move through an x by y mesh.
@@ -128,30 +129,33 @@ def mesh_energy_pj(
       y: units along y.
       hops: hops of the move, both directions together for an all-reduce.
       words: channel words (see `jaxcomet.cost.transfer.mesh_words`).
-      rules: ``mesh_queuing`` (words wait the queuing delay each) and ``router_power``.
+      word_hops: routers passed, summed over all words.
+      rules: ``router_power`` and, for the program's form, ``mesh_queuing``.
 
     Returns:
-      pJ.
+      pJ. Each word switches every part of a router that it passes once. The program's form lets
+      all routers of the mesh work for all cycles and reads watt-cycles as pJ.
     """
     if technology is None:
         return 0.0
     power = router_power(technology, network.channel_width_bits)
+    if rules.router_power == "switched":
+        parts = power.wire + power.clock + power.data + power.read + power.write
+        parts = parts + power.crossbar + power.crossbar_control
+        parts = parts + power.output + power.output_clock
+        return word_hops * (parts / power.frequency_hz * 1e12)
     queued = words * network.queuing_delay_cycles if rules.mesh_queuing == "per-word" else words
     time = hops + queued
     links = x * (y - 1.0) + y * (x - 1.0)
     routers = x * y
     output_clock = power.output_clock * hops * 2.0 * routers
-    shared = (
+    return (
         (power.wire + power.data) * time * links
+        + power.clock * 2.0 * routers
         + (power.read + power.write) * queued * routers
         + power.crossbar * 3.0 * hops * routers
         + power.crossbar_control * (3.0 * hops + queued) * routers
         + power.output * time * routers
         + output_clock
+        + output_clock * time * routers
     )
-    if rules.router_power == "watt-cycle":
-        # as the program prints it: the output clock's energy is taken for a power, the link clock
-        # has no time, and watt-cycles are read as pJ
-        return shared + power.clock * 2.0 * routers + output_clock * time * routers
-    timed = shared + power.clock * 2.0 * routers * time + power.output_clock * time * routers
-    return timed / power.frequency_hz * 1e12

@@ -74,14 +74,12 @@ def _gemm_branch(n: _Names) -> Node:
     return Temporal(n.middle, (n.time("M", n.middle),), n.spread(n.middle, _gemm_core(n)))
 
 
-def _vector_core(
-    n: _Names, operation: str, stage: str, extra_columns: tuple[str, ...] = ()
-) -> Node:
-    columns = Loop("N", (*extra_columns, n.factor("N", n.inner, "t", stage)))
-    rows = Loop("M", n.rows(stage))
-    return Temporal(
-        n.inner, (columns, rows), Compute(operation, (Loop("N", (n.call("N", stage),)),))
-    )
+def _vector_core(n: _Names, operation: str, stage: str, row_stage: str | None = None) -> Node:
+    """A vector operation on one core: one row of a call's columns at a time, rows innermost."""
+    columns = n.time("N", n.inner, stage)
+    rows = Loop("M", n.rows(stage if row_stage is None else row_stage))
+    call = Compute(operation, (Loop("N", (n.call("N", stage),)),))
+    return Temporal(n.inner, (columns, rows), call)
 
 
 def _across(
@@ -230,14 +228,15 @@ def _fused_gemm_sm(machine: Machine, options: dict[str, str]) -> tuple[Node, dic
     n = _Names(machine)
     spread_x = (n.factor("N", n.outer, "sx"), n.factor("N", n.middle, "sx"))
     spread_y = (n.factor("N", n.outer, "sy"), n.factor("N", n.middle, "sy"))
-    streamed = options["weights"] == "streamed"
-    extra = (n.factor("N", n.outer, "t"),) if streamed else ()
-    rows = Loop("M", n.rows())
-    columns = Loop("N", (*extra, n.factor("N", n.inner, "t"), n.call("N")))
-    gather = Collective("gather", "C", n.buffer, spread_x, spread_y, (rows, columns))
-    all_columns = (*extra, spread_x[0], spread_y[0], spread_x[1], spread_y[1])
+    streamed = (n.factor("N", n.outer, "t"),) if options["weights"] == "streamed" else ()
+    part = (
+        Loop("M", n.rows()),
+        Loop("N", (*streamed, n.factor("N", n.inner, "t"), n.call("N"))),
+    )
+    gather = Collective("gather", "C", n.buffer, spread_x, spread_y, part)
+    # one core has all columns, so it splits them by factors of its own; the rows are the GEMM's
     softmax = [
-        _vector_core(n, op, "", all_columns) for op in ("rowmax", "sub", "exp", "rowsum", "div")
+        _vector_core(n, op, "softmax.", "") for op in ("rowmax", "sub", "exp", "rowsum", "div")
     ]
     one_core = _cluster_loop(n, Group((gather, *softmax)), "")
     body = Group((_weights(n, options["weights"]), one_core), options["binding"])  # pyright: ignore[reportArgumentType]

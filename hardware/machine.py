@@ -195,7 +195,7 @@ class Level:
 class RouterTechnology:
     """Circuit constants of the router and link energy model (Orion type; docs/equations.md).
 
-    Attributes are in volt, ohm, farad, metre or pure numbers as their names say.
+    Attributes are in volt, ohm, farad, mm, farad per mm, or pure numbers (see docs/machines.md).
     """
 
     supply_volt: Scalar

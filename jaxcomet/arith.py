@@ -23,9 +23,12 @@ Condition = bool | Bool[jax.Array | np.ndarray, "*batch"]
 """A truth value or an array of them."""
 
 
+_SNAP = 2.0 * float(np.finfo(np.float64).eps)
+
+
 def _snap(quotient: jax.Array) -> float:
-    # A quotient of whole numbers that divide may come out a few units in the last place off.
-    return 4.0 * float(np.finfo(quotient.dtype).eps)
+    # A quotient of whole numbers that divide may come out a unit in the last place off.
+    return 2.0 * float(np.finfo(quotient.dtype).eps)
 
 
 @jax.custom_jvp
@@ -62,7 +65,7 @@ def ceil(x: Number) -> Number:
     Gradient: that of x (straight-through), because the true derivative, 0, says nothing.
     """
     if isinstance(x, float):
-        return float(math.ceil(x * (1.0 - 4.0 * np.finfo(np.float64).eps)))
+        return float(math.ceil(x * (1.0 - _SNAP)))
     return _ceil(_as_float(x))
 
 
@@ -72,7 +75,7 @@ def floor(x: Number) -> Number:
     Gradient: that of x (straight-through).
     """
     if isinstance(x, float):
-        return float(math.floor(x * (1.0 + 4.0 * np.finfo(np.float64).eps)))
+        return float(math.floor(x * (1.0 + _SNAP)))
     return _floor(_as_float(x))
 
 

@@ -37,6 +37,10 @@ def _move(move: MoveTime, moves: object, cost: Cost) -> list[str]:
     )
     tile = f"{_number(move.tile_elements)} x {_number(move.element_bytes)} B"
     head = f"{move.tensor} {arrow}: {_number(moves)} moves of {_number(move.cycles)} cycles"
+    if move.pattern != "move":
+        head += (
+            f", {move.pattern} of {_number(move.distinct)} tiles, {_number(move.children)} units"
+        )
     ports = (
         f"memory max(ceil({_number(move.copies)} x {tile} / "
         f"{_number(move.parent_bandwidth_bytes_per_cycle)}), "

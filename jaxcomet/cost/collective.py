@@ -162,9 +162,10 @@ def _all_reduce(
     bandwidth = minimum(link, network.port_bandwidth_bytes_per_cycle)
     p, part_bytes = participants, elements * (bits / 8.0)
     ring_share = 2.0 * (p - 1.0) / p
+    several = minimum(p - 1.0, 1.0)
     if rules.all_reduce_memory == "squared":
         exchange = per(part_bytes * p, bandwidth)
-        memory_cycles = 2.0 * exchange * p + exchange
+        memory_cycles = several * (2.0 * exchange * p + exchange)
     else:
         # each participant reads what it sends and writes what it receives
         memory_cycles = per(2.0 * ring_share * part_bytes, bandwidth)
@@ -180,7 +181,8 @@ def _all_reduce(
         combined = elements * (p - 1.0)
     repeats = p if rules.all_reduce_energy == "squared" else 1.0
     energy = (
-        p
+        several
+        * p
         * part_bytes
         * repeats
         * (memory.read_energy_pj_per_byte + memory.write_energy_pj_per_byte)

@@ -4,8 +4,6 @@ The default of each option is what a machine would physically do; the preset `co
 for each, what the authors' released program does (d-matrix-ai/comet 917af0d), including what is
 plainly wrong there. A result states the set it was made with. Options are static: another set is
 another compiled program.
-
-Section numbers in the comments are those of docs/equations.md.
 """
 
 import dataclasses
@@ -103,7 +101,7 @@ _TEXTS: dict[str, dict[str, str]] = {
     },
     "stalls": {
         "overlap": (
-            "The next tile moves while the present one is computed, where the memory is double- "
+            "The next tile moves while the present one is computed, where the memory is double-"
             "buffered; none: every move is exposed."
         ),
         "fill_drain": (
@@ -127,11 +125,11 @@ _TEXTS: dict[str, dict[str, str]] = {
             "rounded down."
         ),
         "shared_bus": (
-            "Reads and writes share a memory's bandwidth where the machine says so (DRAM); per- "
+            "Reads and writes share a memory's bandwidth where the machine says so (DRAM); per-"
             "direction: never."
         ),
         "resident_ramp": (
-            "A tile that is still there shortens the first fill by what it alone adds to it; all- "
+            "A tile that is still there shortens the first fill by what it alone adds to it; all-"
             "or-nothing: by its whole time if it is the longest, else by nothing."
         ),
     },
@@ -168,8 +166,8 @@ _TEXTS: dict[str, dict[str, str]] = {
             "add."
         ),
         "all_reduce_memory": (
-            "Each participant sends and receives 2(p-1)/p of its part (ring bound); squared: p^2 "
-            "parts."
+            "Each participant reads 2(p-1)/p of its part and writes as much (a ring), one after "
+            "the other; squared: p^2 parts."
         ),
         "all_reduce_arithmetic": (
             "Each participant combines (p-1)/p of its part; hops: p times the mesh's hops."

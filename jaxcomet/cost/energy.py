@@ -17,7 +17,7 @@ from jaxcomet.cost.placement import Move, Placement, Site, Spread
 from jaxcomet.cost.router import mesh_energy_pj
 from jaxcomet.cost.transfer import MoveTime
 from jaxcomet.hardware.machine import MatrixEngine
-from jaxcomet.mapping import Spatial, Temporal
+from jaxcomet.mapping import Spatial
 
 
 @register_dataclass
@@ -50,49 +50,21 @@ class Traffic:
     mesh_energy_pj: Number
 
 
-def _nest(placement: Placement, move: Move) -> tuple[Number, Number]:
-    """(moves over the whole nest, distinct tiles).
-
-    Loops above the tensor's home counted as repeats.
-    """
-    home = placement.home_level(move.tensor)
-    level_of = placement.machine.level_index
-    inner, outer = list(reversed(move.node.loops)), []
-    for node in reversed(move.above):
-        if isinstance(node, Temporal):
-            # a value made inside the group is new in each step of the levels above its home
-            (outer if level_of(node.level) < home else inner).extend(reversed(node.loops))
-    again = placement.refetch(move.tensor, inner)
-    repeats = [placement.steps(x) for x in outer if not placement.relevant(move.tensor, x)]
-    refetch = product([again, *repeats])
-    distinct = placement.distinct_tiles(move.tensor, [*inner, *outer])
-    return product([distinct, refetch]), refetch
-
-
-def _partial_share(placement: Placement, move: Move, refetch: Number) -> Number:
-    """Share of a result's moves that continue an earlier partial result, and so read it first."""
-    kind, rules = move.site.operation.kind, placement.conventions
-    charged = (kind == "contract" and rules.partial_sums == "read-and-written") or (
-        kind == "reduce" and rules.row_partials == "combined"
-    )
-    if move.direction == "fill" or not charged:
-        return 0.0
-    return 1.0 - 1.0 / refetch
-
-
 def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, ...]:
     """Bytes and energy of a move over the whole run.
 
     A second entry where partial results are read back.
     """
     rules, machine = placement.conventions, placement.machine
-    moves, refetch = _nest(placement, move)
+    moves, refetch = placement.whole_run(move)
     spread = placement.spread(move)
     above_units = placement.units(move.above)
     per_step = rules.refill_energy == "per-step"
     if per_step:
         elements_up = _program_elements(placement, move, time, spread.distinct, above_units)
         elements_down = elements_up
+        if time.merged and move.direction == "fill" and rules.receiver_energy == "all":
+            elements_down = product([elements_down, spread.duplicates])
     else:
         replicas = placement.units(move.above, skip_relevant_to=move.tensor)
         base = product([placement.workload.elements(move.tensor), refetch, replicas])
@@ -127,7 +99,7 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
             mesh_energy_pj=_mesh_energy(placement, move, time, moves, spread),
         )
     ]
-    share = _partial_share(placement, move, refetch)
+    share = placement.partial_share(move)
     if not (isinstance(share, float) and share == 0.0):
         child_write = (
             0.0 if move.to_engine else machine.memories[move.child].write_energy_pj_per_byte
@@ -192,8 +164,8 @@ def _mesh_energy(
         runs = product([placement.steps(n) for n in placement.nest_above(move.above)])
         _, local, _ = placement.transitions(move.tensor, list(reversed(move.node.loops)))
         moves = product([runs, local])
-        if move.drain_rule is not None and rules.mesh_energy_drain == "last-step":
-            moves = runs
+    if move.drain_rule is not None and rules.mesh_energy_drain == "last-step":
+        moves = product([placement.steps(n) for n in placement.nest_above(move.above)])
     # the mean distance to a child is half the way across; each further receiver of a tile that the
     # network copies is one link away from another one
     again = spread.duplicates - 1.0 if time.merged else 0.0

@@ -124,8 +124,9 @@ def evaluate(
 
     Leaves of the three arguments broadcast: mappings of shape (n,) on machines of shape (b, 1) give
     (b, n). With concrete numbers the work is done in float64, where whole cycles are exact up to
-    2**53. Inside `jax.jit`, `jax.vmap` or `jax.grad` the surrounding precision holds: set
-    ``jax_enable_x64`` there for exact cycles (float32 is off by up to 3e-7).
+    2**50. Inside `jax.jit`, `jax.vmap` or `jax.grad` the surrounding precision holds: set
+    ``jax_enable_x64`` there for exact cycles (float32 is off by about 3e-7, and a single move
+    beyond 2**20 cycles by one).
 
     Args:
       workload: what is computed.

@@ -87,6 +87,10 @@ class _Steps:
     parts: dict[Part, Number]
 
 
+_PARTIAL = "partial result"
+"""Stands for a result that is read back, among the tensors of a ramp."""
+
+
 def _add(into: dict, key: object, value: Number) -> None:
     into[key] = into[key] + value if key in into else value
 
@@ -226,7 +230,7 @@ class _Walk:
             if m.drain_rule == "last-step":
                 continue
             total = t.cycles * counts[id(m)][1]
-            _add(time.busy, f"{m.parent} {m.direction}", total)
+            _add(time.busy, self._port(m.parent, m.direction), total)
             if m.to_engine:
                 _add(time.ports, (m.parent, m.direction), total)
         executions = product([place.steps(x) for x in place.nest_above(above)])
@@ -324,6 +328,9 @@ class _Walk:
                 port = self.placement.machine.engines[m.child].ports[m.parent]
                 value = value + port.hop_latency_cycles
             _add(sides[m.direction].setdefault(m.parent, {}), m.tensor, value)
+            again = self._first_refill(m)
+            if not (isinstance(again, float) and again == 0.0):
+                _add(sides["fill"].setdefault(m.parent, {}), _PARTIAL, again * value)
         saved: dict[str, Number] = {}
         totals: list[Number] = []
         for memories in sides.values():
@@ -332,6 +339,8 @@ class _Walk:
             for name, tensors in memories.items():
                 others = [s for n, s in sums.items() if n != name]
                 for tensor, value in tensors.items():
+                    if tensor == _PARTIAL:
+                        continue
                     if not others:
                         gain = value
                     elif rules.resident_ramp == "all-or-nothing":
@@ -341,6 +350,14 @@ class _Walk:
                         gain = totals[-1] - maximum(sums[name] - value, *others)
                     _add(saved, tensor, gain)
         return totals[0], totals[1], saved
+
+    def _first_refill(self, move: Move) -> Number:
+        """Share of a node's runs that first read back a partial result that an earlier run left."""
+        share = self.placement.partial_share(move)
+        if isinstance(share, float) and share == 0.0:
+            return 0.0
+        local = self.placement.refetch(move.tensor, list(reversed(move.node.loops)))
+        return 1.0 - local / self.placement.whole_run(move)[1]
 
     def _waits(
         self,
@@ -389,7 +406,7 @@ class _Walk:
                     cycles_per_step = floor(cycles_per_step)
             demands.append(
                 Demand(
-                    port=m.parent if self._one_bus(m.parent) else f"{m.parent} {m.direction}",
+                    port=self._port(m.parent, m.direction),
                     cycles_per_step=cycles_per_step,
                     fill=fill,
                     reuse=factor,
@@ -397,23 +414,35 @@ class _Walk:
                     first_only=first_only,
                 )
             )
+            share = place.partial_share(m)
+            reads = self._port(m.parent, "fill")
+            if isinstance(share, float) and share == 0.0:
+                continue
+            if reads in {d.port for d in demands}:
+                # a partial result is read back through the port of the operands; where nothing
+                # else uses that port, its write takes as long and the read adds nothing
+                refill = Demand(
+                    port=reads,
+                    cycles_per_step=cycles_per_step * share,
+                    fill=True,
+                    reuse=factor,
+                    taken=taken,
+                    first_only=False,
+                )
+                demands.append(refill)
         if not ramped:
             stall = steps * step_stall([(d, 1.0) for d in demands], window[1])
         else:
             stall = stall_cycles(demands, steps, window[0], window[1])
-        if rules.step_share == "exact" and not isinstance(stall, float):
+        if rules.step_share == "exact":
             stall = ceil(stall)
         return dependent, stall
 
     def _taken(self, move: Move, child: _Time) -> Number:
         """Cycles of a window in which the ports at either end of a move serve others."""
         machine = self.placement.machine
-        taken: Number = 0.0
         # a node of the same level further down moves its own tiles through the upper memory
-        directions = ("fill", "drain") if self._one_bus(move.parent) else (move.direction,)
-        for direction in directions:
-            used = child.busy.get(f"{move.parent} {direction}", 0.0)
-            taken = used if isinstance(taken, float) and taken == 0.0 else taken + used
+        taken = child.busy.get(self._port(move.parent, move.direction), 0.0)
         if not move.to_engine and machine.memories[move.child].shared_ports:
             # a drain reads the child memory, as its engines' fills do; a fill writes it, as
             # their drains do
@@ -421,10 +450,11 @@ class _Walk:
             taken = maximum(taken, child.ports.get((move.child, other), 0.0))
         return taken
 
-    def _one_bus(self, memory: str) -> bool:
-        """Whether a memory's reads and writes share its bandwidth."""
+    def _port(self, memory: str, direction: str) -> str:
+        """Name of what a move occupies: a memory's port, or the bus that both directions share."""
         shared = self.placement.conventions.shared_bus == "as-built"
-        return shared and not self.placement.machine.memories[memory].duplex
+        one_bus = shared and not self.placement.machine.memories[memory].duplex
+        return memory if one_bus else f"{memory} {direction}"
 
     def _produces(self, move: Move) -> bool:
         """Whether a result made below the node passes the move's upper memory."""

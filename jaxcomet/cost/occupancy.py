@@ -234,6 +234,10 @@ def _by_life(
             elif home < level:
                 entry = Held(tensor=tensor, elements=step, element_bytes=size, copies=1.0)
                 lives.append((index, index, entry))
+            elif home > level and placement.drain_rule(site, tensor, level, home) == "every-step":
+                users = [order[s.operation.name] for s in stage if tensor in s.operation.inputs]
+                entry = Held(tensor=tensor, elements=step, element_bytes=size, copies=1.0)
+                lives.append((index, max(users, default=index), entry))
             elif home == level and tensor not in made:
                 made.add(tensor)
                 users = [s for s in stage if tensor in s.operation.inputs]

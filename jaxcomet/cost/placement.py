@@ -16,6 +16,7 @@ from jaxcomet.hardware.machine import Machine, MatrixEngine, Memory, VectorEngin
 from jaxcomet.mapping import (
     Collective,
     Compute,
+    Group,
     Loop,
     Mapping,
     MappingError,
@@ -183,7 +184,7 @@ class Placement:
                 home = self.home_level(tensor)
                 rule = None
                 if home > level:
-                    rule = self._drain_rule(site, tensor, level, home)
+                    rule = self.drain_rule(site, tensor, level, home)
                     if rule is None:
                         continue
                 path = self.machine.path(self.buffer(op, tensor))
@@ -210,7 +211,7 @@ class Placement:
                 )
         return tuple(found.values())
 
-    def _drain_rule(self, site: Site, tensor: str, level: int, home: int) -> str | None:
+    def drain_rule(self, site: Site, tensor: str, level: int, home: int) -> str | None:
         """How the convention writes up a result that another branch reads where it was made."""
         rule = self.conventions.intermediate_drain
         if rule == "never" or tensor != site.operation.output or level != home - 1 or level == 0:
@@ -311,6 +312,30 @@ class Placement:
         """How often each distinct tile of a tensor moves in loops given innermost first."""
         return refetch([(self.steps(x), self.relevant(tensor, x)) for x in loops])
 
+    def whole_run(self, move: Move) -> tuple[Number, Number]:
+        """(moves over the whole run, moves of each distinct tile)."""
+        home = self.home_level(move.tensor)
+        inner, outer = list(reversed(move.node.loops)), []
+        for node in reversed(move.above):
+            if isinstance(node, Temporal):
+                # a value made inside the group is new in each step of the levels above its home
+                above_home = self.machine.level_index(node.level) < home
+                (outer if above_home else inner).extend(reversed(node.loops))
+        again = self.refetch(move.tensor, inner)
+        repeats = [self.steps(x) for x in outer if not self.relevant(move.tensor, x)]
+        refetch = product([again, *repeats])
+        return product([self.distinct_tiles(move.tensor, [*inner, *outer]), refetch]), refetch
+
+    def partial_share(self, move: Move) -> Number:
+        """Share of a result's moves that first read back an earlier partial result."""
+        kind, rules = move.site.operation.kind, self.conventions
+        charged = (kind == "contract" and rules.partial_sums == "read-and-written") or (
+            kind == "reduce" and rules.row_partials == "combined"
+        )
+        if move.direction == "fill" or not charged:
+            return 0.0
+        return 1.0 - 1.0 / self.whole_run(move)[1]
+
     def distinct_tiles(self, tensor: str, loops: Sequence[Loop]) -> Number:
         """Number of different tiles of a tensor in loops."""
         return product([self.steps(x) for x in loops if self.relevant(tensor, x)])
@@ -363,6 +388,7 @@ def check(placement: Placement) -> None:
         if memory not in machine.memories:
             known = ", ".join(machine.memories)
             raise MappingError(f"{head}: has no memory {memory!r} for {tensor}; it has {known}")
+        _check_home(placement, tensor, memory)
     vector = placement.vector_engine
     needed = [
         (s.operation.function, f"operation {s.operation.name}")
@@ -390,3 +416,23 @@ def check(placement: Placement) -> None:
                 f"{head}: engine.{vector.name} cannot run {function!r} of {what}; it runs "
                 f"{', '.join(sorted(vector.ops))}"
             )
+
+
+def _check_home(placement: Placement, tensor: str, memory: str) -> None:
+    names = [t.name for t in placement.workload.tensors]
+    if tensor not in names:
+        raise MappingError(f"home of {tensor}: unknown tensor; the workload has {', '.join(names)}")
+    tree = placement.mapping.tree
+    parts = tree.children if isinstance(tree, Group) and tree.binding == "sequential" else (tree,)
+    users = [
+        index
+        for index, part in enumerate(parts)
+        for s in placement.sites
+        if s.compute in {n for n, _ in walk(part)}
+        and tensor in (*s.operation.inputs, s.operation.output)
+    ]
+    if len(set(users)) > 1 and memory != placement.root:
+        raise MappingError(
+            f"home of {tensor}: got {memory}; it passes between parts of the tree that run one "
+            f"after the other as a whole; expected {placement.root}"
+        )

@@ -222,6 +222,19 @@ class Cost:
                 }
                 for c in one.collectives
             ],
+            "moves": [
+                {
+                    "tensor": m.tensor,
+                    "from": m.parent if m.direction == "fill" else m.child,
+                    "to": m.child if m.direction == "fill" else m.parent,
+                    "pattern": m.pattern,
+                    "tile_bytes": m.tile_elements * m.element_bytes,
+                    "cycles": m.cycles,
+                    "moves": moves * node.executions,
+                }
+                for node in one.nodes
+                for m, moves in zip(node.moves, node.moves_per_run, strict=True)
+            ],
             "occupancy": [
                 {
                     "memory": o.memory,

@@ -1,8 +1,8 @@
 """Energy of routers and links of a mesh (Orion type).
 
-The one idea: a router is the sum of its parts (wires, clocks, buffers, crossbar, arbiters); each has
-the power that switching in every cycle takes, and power / clock is the energy of one word's pass
-(docs/equations.md, 5.4; constants and structure as in COMET's use of Orion,
+The one idea: a router is the sum of its parts (wires, clocks, buffers, crossbar, arbiters); each
+has the power that switching in every cycle takes, and power / clock is the energy of one word's
+pass (docs/equations.md, 5.4; constants and structure as in COMET's use of Orion,
 doi:10.1109/MICRO.2002.1176258). The constants are needed once for a machine, not for each mapping.
 """
 
@@ -29,12 +29,16 @@ class RouterPower:
     frequency_hz: Number
 
 
-def router_power(technology: RouterTechnology, width_bits: Number) -> RouterPower:
+def router_power(
+    technology: RouterTechnology, width_bits: Number, rules: Conventions
+) -> RouterPower:
     """Power of a router's parts.
 
     Args:
       technology: circuit constants.
       width_bits: channel width.
+      rules: with ``router_power="watt-cycle"`` a part of the write power lacks the clock, as in
+        the program.
 
     Returns:
       Power in watt.
@@ -76,6 +80,7 @@ def router_power(technology: RouterTechnology, width_bits: Number) -> RouterPowe
             + width * (8.0 * feature * gate + 6.0 * pitch * wire)
         )
     )
+    flip = square if rules.router_power == "watt-cycle" else unit
     bit = depth * (4.0 * feature * drain + 8.0 * pitch * wire)
     span = t.crossbar_ports * width * channel
     load = span * wire
@@ -100,7 +105,7 @@ def router_power(technology: RouterTechnology, width_bits: Number) -> RouterPowe
         clock=clock_power(2.0, 2.0),
         data=flip_flop_power(2.0, 2.0),
         read=line + width * unit * bit,
-        write=line + width * (square * (drain_out + gate_in) + unit * bit),
+        write=line + width * (flip * (drain_out + gate_in) + unit * bit),
         crossbar=crossbar,
         crossbar_control=control,
         output=flip_flop_power(1.0, width),
@@ -138,7 +143,7 @@ def mesh_energy_pj(
     """
     if technology is None:
         return 0.0
-    power = router_power(technology, network.channel_width_bits)
+    power = router_power(technology, network.channel_width_bits, rules)
     if rules.router_power == "switched":
         parts = power.wire + power.clock + power.data + power.read + power.write
         parts = parts + power.crossbar + power.crossbar_control

@@ -35,6 +35,8 @@ class MoveTime:
       merged: equal tiles of several children pass the parent's port once.
       tile_elements: elements of one child's tile.
       element_bytes: bytes per element.
+      distinct: different tiles among the children.
+      children: children that one parent serves.
       copies: tile copies that the parent's port handles.
       parent_bandwidth_bytes_per_cycle: at which it does.
       child_bandwidth_bytes_per_cycle: at which one child takes or gives its tile.
@@ -52,6 +54,8 @@ class MoveTime:
     merged: bool = _static()
     tile_elements: Number
     element_bytes: Number
+    distinct: Number
+    children: Number
     copies: Number
     parent_bandwidth_bytes_per_cycle: Number
     child_bandwidth_bytes_per_cycle: Number
@@ -60,6 +64,15 @@ class MoveTime:
     memory_cycles: Number
     mesh_cycles: Number
     cycles: Number
+
+    @property
+    def pattern(self) -> str:
+        """Implicit collective of a single mapping's move: broadcast, scatter, gather or none."""
+        if float(self.children) == 1.0:
+            return "none"
+        if self.direction == "drain":
+            return "gather"
+        return "broadcast" if float(self.distinct) == 1.0 else "scatter"
 
 
 def mesh_hops(x: Number, y: Number) -> Number:
@@ -106,6 +119,8 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
             merged=True,
             tile_elements=elements,
             element_bytes=element_bytes,
+            distinct=1.0,
+            children=1.0,
             copies=1.0,
             parent_bandwidth_bytes_per_cycle=bandwidth,
             child_bandwidth_bytes_per_cycle=bandwidth,
@@ -150,6 +165,8 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
         merged=merged,
         tile_elements=elements,
         element_bytes=element_bytes,
+        distinct=spread.distinct,
+        children=product([spread.x, spread.y]),
         copies=copies,
         parent_bandwidth_bytes_per_cycle=bandwidth,
         child_bandwidth_bytes_per_cycle=child_bandwidth,

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.tree_util import register_dataclass
 from jaxtyping import Float
 
-Scalar = float | Float[jax.Array, "*batch"]
+Scalar = float | Float[jax.Array | np.ndarray, "..."]
 """A number of a machine: a Python float, or an array when machines are batched or traced."""
 
 

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-Number = float | Float[jax.Array | np.ndarray, "*batch"]
+Number = float | Float[jax.Array | np.ndarray, "..."]
 """A Python float or an array. All equations broadcast over arrays; on floats alone they run without
 JAX, exactly alike."""
 
-Condition = bool | Bool[jax.Array | np.ndarray, "*batch"]
+Condition = bool | Bool[jax.Array | np.ndarray, "..."]
 """A truth value or an array of them."""
 
 

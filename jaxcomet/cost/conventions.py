@@ -58,6 +58,7 @@ class Conventions:
     # -- energy
     refill_energy: Literal["per-move", "per-step"] = "per-move"
     receiver_energy: Literal["all", "one"] = "all"
+    copy_energy: Literal["all", "one"] = "all"
     vector_units: Literal["all", "one-per-cluster"] = "all"
     lane_energy: Literal["per-element", "per-instruction", "per-step"] = "per-element"
     all_reduce_energy: Literal["once", "squared"] = "once"
@@ -187,9 +188,10 @@ _TEXTS: dict[str, dict[str, str]] = {
         "refill_energy": (
             "A tile costs energy when it moves; per-step: at every step of a middle level."
         ),
-        "receiver_energy": (
-            "Every receiver of a broadcast writes, every sender of a partial result reads; one: "
-            "one does."
+        "receiver_energy": "Every receiver of a broadcast writes; one: one does.",
+        "copy_energy": (
+            "Equal tiles that the network neither copies nor combines cost energy for each child, at "
+            "both ends; one: for one child."
         ),
         "vector_units": (
             "Every core that runs a vector operation costs energy; one-per-cluster: for "
@@ -249,6 +251,7 @@ COMET_PROGRAM = Conventions(
     intermediate_bits="one-byte",
     refill_energy="per-step",
     receiver_energy="one",
+    copy_energy="one",
     vector_units="one-per-cluster",
     lane_energy="per-step",
     all_reduce_energy="squared",

@@ -61,19 +61,16 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
     above_units = placement.units(move.above)
     per_step = rules.refill_energy == "per-step"
     if per_step:
-        elements_up = _program_elements(placement, move, time, spread.distinct, above_units)
-        elements_down = elements_up
-        if time.merged and move.direction == "fill" and rules.receiver_energy == "all":
-            elements_down = product([elements_down, spread.duplicates])
+        base = _program_elements(placement, move, time, spread.distinct, above_units)
     else:
         replicas = placement.units(move.above, skip_relevant_to=move.tensor)
         base = product([placement.workload.elements(move.tensor), refetch, replicas])
-        reduced = move.direction == "drain" and placement.already_reduced(move)
-        receivers = 1.0 if move.to_engine or reduced else spread.duplicates
-        copies = receivers if not move.to_engine and not time.merged else 1.0
-        one = rules.receiver_energy == "one"
-        elements_up = base if one else product([base, copies])
-        elements_down = base if one else product([base, receivers])
+    reduced = move.direction == "drain" and placement.already_reduced(move)
+    rule = rules.receiver_energy if time.merged else rules.copy_energy
+    several = not move.to_engine and not reduced and rule == "all"
+    receivers = spread.duplicates if several else 1.0
+    copies = 1.0 if time.merged else receivers
+    elements_up, elements_down = product([base, copies]), product([base, receivers])
     bits = move.bits / 8.0
     scale = _unit_scale(placement, move.site) if move.to_engine else 1.0
     up_bytes = product([elements_up, bits])

@@ -216,7 +216,7 @@ class Placement:
         rule = self.conventions.intermediate_drain
         if rule == "never" or tensor != site.operation.output or level != home - 1 or level == 0:
             return None
-        if not self.workload.is_intermediate(tensor):
+        if site.operation.kind != "contract" or not self.workload.is_intermediate(tensor):
             return None
         here = self.branch(site, level)
         consumers = [s for s in self.sites if tensor in s.operation.inputs]

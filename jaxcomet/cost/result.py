@@ -191,8 +191,10 @@ class Cost:
                 f"during {o.operations[worst]}: {tiles}"
             )
             single = sum(float(h.elements) * float(h.element_bytes) for h in held)
-            if single <= float(o.capacity_bytes):
-                text += f"; the cause is double buffering (single: {single:,.0f} bytes)"
+            if single < float(o.needed_bytes):
+                fits = single <= float(o.capacity_bytes)
+                text += "; the cause is double buffering" if fits else ""
+                text += f" (single: {single:,.0f} bytes)"
             faults.append(text)
         return tuple(faults)
 

@@ -98,18 +98,20 @@ def _across(
     )
 
 
-def _vector_branch(n: _Names, operations: tuple[str, ...], stage: str) -> Node:
-    """One cluster loop over fused vector operations.
-
-    Partial row results are combined between the cores.
-    """
+def _on_cores(n: _Names, operations: tuple[str, ...], stage: str) -> tuple[Node, ...]:
+    """Vector operations on a cluster's cores, partial row results combined between these."""
     children: list[Node] = []
     for operation in operations:
         children.append(n.spread(n.middle, _vector_core(n, operation, stage), stage))
         if operation in _ROW_OPS:
             tensor, function = _ROW_OPS[operation]
             children.append(_across(n, tensor, function, n.middle, stage, implied=True))
-    return Temporal(n.middle, (n.time("M", n.middle, stage),), Group(tuple(children)))
+    return tuple(children)
+
+
+def _vector_branch(n: _Names, operations: tuple[str, ...], stage: str) -> Node:
+    """One cluster loop over fused vector operations."""
+    return _cluster_loop(n, Group(_on_cores(n, operations, stage)), stage)
 
 
 def _cluster_loop(n: _Names, body: Node, stage: str) -> Node:
@@ -120,13 +122,15 @@ def _dist_softmax(n: _Names, stage: str, reduce: str) -> tuple[list[Node], dict[
     """Branches of a softmax on all cores, and the homes of what passes between them."""
     max_reduce = _cluster_loop(n, _across(n, "D", "max", n.outer, stage, implied=False), stage)
     if reduce == "rows":
-        sum_reduce = _cluster_loop(n, _across(n, "G", "add", n.outer, stage, implied=False), stage)
+        # one loop from the subtraction to the division, so that the result's way out hides behind
+        # the next step and F stays where it is for one step only
+        sum_reduce = _across(n, "G", "add", n.outer, stage, implied=False)
+        before = _on_cores(n, ("sub", "exp", "rowsum"), stage)
+        after = _on_cores(n, ("div",), stage)
         branches = [
             _vector_branch(n, ("rowmax",), stage),
             max_reduce,
-            _vector_branch(n, ("sub", "exp", "rowsum"), stage),
-            sum_reduce,
-            _vector_branch(n, ("div",), stage),
+            _cluster_loop(n, Group((*before, sum_reduce, *after)), stage),
         ]
         return branches, {"D": n.cluster, "E": n.buffer, "F": n.buffer, "G": n.cluster}
     whole = Collective(

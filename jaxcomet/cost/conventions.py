@@ -190,8 +190,8 @@ _TEXTS: dict[str, dict[str, str]] = {
         ),
         "receiver_energy": "Every receiver of a broadcast writes; one: one does.",
         "copy_energy": (
-            "Equal tiles that the network neither copies nor combines cost energy for each child, at "
-            "both ends; one: for one child."
+            "Equal tiles that the network neither copies nor combines cost energy for each child, "
+            "at both ends; one: for one child."
         ),
         "vector_units": (
             "Every core that runs a vector operation costs energy; one-per-cluster: for "

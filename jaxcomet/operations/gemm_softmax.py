@@ -44,7 +44,12 @@ def gemm_softmax(
     vector = vector_bits
 
     def op(
-        name: str, kind: OperationKind, function: str, inputs: tuple[str, ...], output: str, bits: int
+        name: str,
+        kind: OperationKind,
+        function: str,
+        inputs: tuple[str, ...],
+        output: str,
+        bits: int,
     ) -> Operation:
         return Operation(
             name=name, kind=kind, function=function, inputs=inputs, output=output, bits=bits

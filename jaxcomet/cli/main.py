@@ -1,0 +1,75 @@
+"""The console script: the application and what it does with errors.
+
+The one idea: an error that tells the user what to change is one message on standard error and exit
+code 2; anything else is a bug and shows its traceback.
+"""
+
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from jaxcomet._version import __version__
+from jaxcomet.cli import compare, conventions, evaluate, machines
+from jaxcomet.cli.errors import is_user_error
+
+
+class _Application(typer.core.TyperGroup):
+    """Turns errors of the user into a message and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ValueError as error:
+            if not is_user_error(error):
+                raise
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    name="jaxcomet",
+    cls=_Application,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # messages in one line, not broken by a box
+)
+
+
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        typer.echo(f"jaxcomet {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    r"""What a mapping of a compound operation costs on a machine, exactly.
+
+    \b
+    Example:
+      jaxcomet compare gemm-softmax --m 256 --n 256 --k 128 --machine edge
+    """
+    del version
+
+
+app.command("machines")(machines.machines)
+app.command("conventions")(conventions.conventions)
+app.command("evaluate")(evaluate.evaluate)
+app.command("compare")(compare.compare)
+
+
+def main() -> None:
+    """Runs the command line."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Prices a table of mappings: one batched call per machine.
+
+The one idea: columns are matched by name (M, N, K and the strategy's factors); all others are
+carried through as they are, so that a table keeps what its owner wrote beside the numbers.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxcomet import operations
+from jaxcomet.cli.errors import InputError, near
+from jaxcomet.cli.files import CsvTable
+from jaxcomet.cli.options import load_machine, parse_whole
+from jaxcomet.cli.record import DIMENSIONS
+from jaxcomet.cli.tables import exact
+from jaxcomet.cost import Cost, evaluate
+from jaxcomet.cost.conventions import Conventions
+from jaxcomet.hardware.machine import Machine
+from jaxcomet.mapping import MappingError
+from jaxcomet.strategies import Strategy
+
+ADDED = ("latency_cycles", "energy_pj", "feasible", "reason")
+MACHINE_COLUMNS = ("machine", "platform")
+
+_FACTOR_LIKE = re.compile(r"(\w+\.)?[A-Z]_\w+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedTable:
+    """A table with its costs.
+
+    Attributes:
+      columns: those of the input, then `ADDED`.
+      rows: cells.
+      feasible: rows that can run.
+      machines: rows per machine.
+    """
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    feasible: int
+    machines: dict[str, int]
+
+
+def price_table(
+    table: CsvTable,
+    *,
+    strategy: Strategy,
+    options: MappingABC[str, str],
+    machine: str | None,
+    overrides: tuple[str, ...],
+    conventions: Conventions,
+) -> PricedTable:
+    """Prices every row of a table.
+
+    Args:
+      table: columns M, N, K and factors by name; a factor without a column is 1. A column `machine`
+        or `platform` names each row's machine.
+      strategy: the strategy of all rows.
+      options: its options.
+      machine: the machine of all rows; None to take each row's own.
+      overrides: changes of machine numbers, PATH=VALUE.
+      conventions: rules of accounting.
+
+    Raises:
+      InputError: a missing, unknown or clashing column, a cell that is no whole number >= 1, a row
+        of another machine than `machine`, factors that do not cover a row's sizes.
+      MachineFileError: a machine that cannot be used.
+      MappingError: an unknown option.
+    """
+    strategy.chosen(options)
+    for column in (*DIMENSIONS, *ADDED):
+        if column in DIMENSIONS and column not in table.columns:
+            raise InputError(
+                f"{table.label}: got no column {column}; expected {', '.join(DIMENSIONS)} and the "
+                "strategy's factors by name"
+            )
+        if column in ADDED and column in table.columns:
+            raise InputError(
+                f"{table.label}: got a column {column}, which would be added; rename or remove it"
+            )
+    cells: list[tuple[str, str, str, str]] = [("", "", "", "")] * len(table.rows)
+    counts: dict[str, int] = {}
+    for name, rows in _by_machine(table, machine, overrides).items():
+        loaded = load_machine(name, overrides)
+        counts[name] = len(rows)
+        costs = _price(table, rows, strategy, options, loaded, conventions)
+        for row, cell in zip(rows, costs, strict=True):
+            cells[row] = cell
+    return PricedTable(
+        columns=(*table.columns, *ADDED),
+        rows=[(*row, *cell) for row, cell in zip(table.rows, cells, strict=True)],
+        feasible=sum(cell[2] == "true" for cell in cells),
+        machines=counts,
+    )
+
+
+def _by_machine(
+    table: CsvTable, machine: str | None, overrides: tuple[str, ...]
+) -> dict[str, list[int]]:
+    """Row numbers (from 0) per machine."""
+    present = [c for c in MACHINE_COLUMNS if c in table.columns]
+    if len(present) > 1:
+        raise InputError(f"{table.label}: got columns {' and '.join(present)}; keep one of them")
+    if not present:
+        load_machine(machine, overrides)  # says which machines there are if none is named
+        assert machine is not None
+        return {machine: list(range(len(table.rows)))}
+    named = [cell.strip() for cell in table.column(present[0])]
+    if machine is None:
+        groups: dict[str, list[int]] = {}
+        for row, name in enumerate(named):
+            if not name:
+                raise InputError(f"{table.place(row, present[0])}: got nothing; name the machine")
+            groups.setdefault(name, []).append(row)
+        return groups
+    accepted = {machine, load_machine(machine, overrides).name}
+    for row, name in enumerate(named):
+        if name not in accepted:
+            raise InputError(
+                f"{table.place(row, present[0])}: got {name!r}; expected {machine!r}, the machine "
+                "of --machine; leave out --machine to price each row on the machine that it names"
+            )
+    return {machine: list(range(len(table.rows)))}
+
+
+def _numbers(table: CsvTable, column: str, rows: list[int]) -> np.ndarray:
+    cells = table.column(column)
+    numbers = np.empty(len(rows), dtype=np.float64)
+    for index, row in enumerate(rows):
+        number = parse_whole(cells[row])
+        if number is None:
+            raise InputError(
+                f"{table.place(row, column)}: got {cells[row]!r}; "
+                "expected a whole number from 1 to 2**53"
+            )
+        numbers[index] = number
+    return numbers
+
+
+def _price(
+    table: CsvTable,
+    rows: list[int],
+    strategy: Strategy,
+    options: MappingABC[str, str],
+    machine: Machine,
+    conventions: Conventions,
+) -> list[tuple[str, str, str, str]]:
+    names = strategy.factor_names(machine, **options)
+    for column in table.columns:
+        if _FACTOR_LIKE.fullmatch(column) and column not in names:
+            raise InputError(
+                f"{table.label}: column {column}: no factor of strategy {strategy.label(options)} "
+                f"on {machine.name}; {near(column, names)}"
+            )
+    sizes = [_numbers(table, d, rows) for d in DIMENSIONS]
+    factors = {n: _numbers(table, n, rows) for n in names if n in table.columns}
+    workload = operations.gemm_softmax(*sizes)
+    try:
+        mapping = strategy.build(workload, machine, factors, **options)
+    except MappingError:
+        _refuse_first(table, rows, strategy, options, machine, sizes, factors)
+        raise
+    return _cells(evaluate(workload, mapping, machine, conventions=conventions), len(rows))
+
+
+def _refuse_first(
+    table: CsvTable,
+    rows: list[int],
+    strategy: Strategy,
+    options: MappingABC[str, str],
+    machine: Machine,
+    sizes: list[np.ndarray],
+    factors: dict[str, np.ndarray],
+) -> None:
+    """Names the first row whose factors do not fit, found by halving."""
+
+    def build(first: int, last: int) -> None:
+        part = slice(first, last)
+        workload = operations.gemm_softmax(*(s[part] for s in sizes))
+        strategy.build(workload, machine, {n: f[part] for n, f in factors.items()}, **options)
+
+    first, last = 0, len(rows)
+    while last - first > 1:
+        middle = (first + last) // 2
+        try:
+            build(first, middle)
+        except MappingError:
+            last = middle
+        else:
+            first = middle
+    row = rows[first]
+    try:
+        workload = operations.gemm_softmax(*(float(s[first]) for s in sizes))
+        single = {n: float(f[first]) for n, f in factors.items()}
+        strategy.build(workload, machine, single, **options)
+    except MappingError as error:
+        place = f"{table.label}: row {row + 1} (line {table.lines[row]})"
+        raise InputError(f"{place}: {error}") from None
+
+
+def _cells(cost: Cost, count: int) -> list[tuple[str, str, str, str]]:
+    """Latency, energy, feasible and reason as text."""
+    latency = np.broadcast_to(np.asarray(cost.latency_cycles), (count,))
+    energy = np.broadcast_to(np.asarray(cost.energy_pj), (count,))
+    feasible = np.broadcast_to(np.asarray(cost.feasible), (count,))
+    # the reasons need none of the large breakdowns
+    lean = dataclasses.replace(
+        cost, latency_parts=(), traffic=(), engine_energy=(), collectives=(), nodes=()
+    )
+    found = []
+    for index in range(count):
+        fits = bool(feasible[index])
+        reason = "" if fits else "; ".join(lean.row(index).reasons())
+        found.append(
+            (
+                exact(float(latency[index])),
+                exact(float(energy[index])),
+                "true" if fits else "false",
+                reason,
+            )
+        )
+    return found

@@ -1,0 +1,236 @@
+"""A single evaluation as JSON: what `--json` prints is what `--mapping` reads.
+
+The one idea: a record holds everything that the number depends on (sizes, strategy with options,
+factors, machine with changes, conventions), so that pricing it again gives the same number.
+"""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from jaxcomet import operations, strategies
+from jaxcomet.cli.errors import InputError, near
+from jaxcomet.cli.options import choose_conventions, load_machine, pairs
+from jaxcomet.cli.tables import whole
+from jaxcomet.cost import Cost, evaluate
+from jaxcomet.hardware.machine import Machine
+from jaxcomet.mapping import Mapping
+
+DIMENSIONS = ("M", "N", "K")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is priced, in the words of the command line.
+
+    Attributes:
+      workload: name of the compound operation.
+      sizes: extent of each loop dimension.
+      strategy: name of the strategy.
+      options: options of the strategy that were chosen.
+      machine: name or file of the machine.
+      machine_overrides: changes of its numbers, PATH=VALUE.
+      preset: preset of the conventions.
+      convention_options: rules that differ from the preset.
+      factors: factors by name; those left out are 1.
+    """
+
+    workload: str
+    sizes: dict[str, float]
+    strategy: str
+    options: dict[str, str]
+    machine: str
+    machine_overrides: tuple[str, ...]
+    preset: str
+    convention_options: dict[str, str]
+    factors: dict[str, float]
+
+    def as_dict(self, cost: Cost) -> dict[str, Any]:
+        """The record with its cost, as plain data."""
+        return {
+            "workload": self.workload,
+            "sizes": {d: whole(s) for d, s in self.sizes.items()},
+            "strategy": self.strategy,
+            "options": self.options,
+            "machine": self.machine,
+            "machine_overrides": list(self.machine_overrides),
+            "conventions": {"preset": self.preset, "options": self.convention_options},
+            "factors": {n: whole(f) for n, f in self.factors.items()},
+            "cost": cost.as_dict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """A record with what it was built into."""
+
+    record: Record
+    machine: Machine
+    mapping: Mapping
+    cost: Cost
+
+
+def price(record: Record) -> Priced:
+    """Prices one record exactly.
+
+    Raises:
+      MachineFileError: the machine or a change of it cannot be used.
+      WorkloadError: a size that is no whole number >= 1.
+      MappingError: an unknown strategy, option or factor, or factors that do not cover the sizes.
+      ConventionError: an unknown preset, rule or value.
+    """
+    strategy = strategies.get(record.workload, record.strategy)
+    rules = choose_conventions(record.preset, record.convention_options)
+    machine = load_machine(record.machine, record.machine_overrides)
+    workload = operations.gemm_softmax(*(record.sizes[d] for d in DIMENSIONS))
+    mapping = strategy.build(workload, machine, record.factors, **record.options)
+    cost = evaluate(workload, mapping, machine, conventions=rules)
+    filled = dataclasses.replace(
+        record,
+        options=strategy.chosen(record.options),
+        factors={n: float(f) for n, f in mapping.factors.items()},  # pyright: ignore[reportArgumentType]
+    )
+    return Priced(record=filled, machine=machine, mapping=mapping, cost=cost)
+
+
+def record_from_json(label: str, text: str, strategy: str | None = None) -> Record:
+    """The record in the JSON that `evaluate` or `compare` printed.
+
+    Args:
+      label: name of the file for messages.
+      text: its content.
+      strategy: which entry to take from the ranking of `compare`; the best if None.
+
+    Raises:
+      InputError: no JSON, or not one of a mapping; the message names the key.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{label}: line {error.lineno}, column {error.colno}: no valid JSON ({error.msg}); "
+            "expected what `jaxcomet evaluate ... --json` prints"
+        ) from None
+    if not isinstance(data, dict):
+        raise _wrong(label, "top level", data, "an object")
+    if "shapes" in data:
+        raise InputError(
+            f"{label}: got the comparison of several shapes; expected one mapping, or the "
+            "comparison of one shape"
+        )
+    if "ranking" in data:
+        data = _from_ranking(label, data["ranking"], strategy)
+    return _record(label, data)
+
+
+def _from_ranking(label: str, ranking: object, strategy: str | None) -> dict[str, Any]:
+    entries = ranking if isinstance(ranking, list) else []
+    entries = [e for e in entries if isinstance(e, dict)]
+    if not entries:
+        raise _wrong(label, "ranking", ranking, "a list of mappings")
+    if strategy is None:
+        return entries[0]
+    for entry in entries:
+        if entry.get("strategy") == strategy:
+            return entry
+    known = [str(e.get("strategy")) for e in entries]
+    raise InputError(f"{label}: ranking: got no strategy {strategy!r}; {near(strategy, known)}")
+
+
+def _record(label: str, data: dict[str, Any]) -> Record:
+    known = {
+        "workload",
+        "sizes",
+        "strategy",
+        "options",
+        "machine",
+        "machine_overrides",
+        "conventions",
+        "factors",
+    }
+    for key in sorted(known - {"options", "machine_overrides", "conventions"}):
+        if key not in data:
+            raise InputError(f"{label}: {key}: missing; expected it beside {', '.join(data)}")
+    rules = data.get("conventions", {"preset": "default"})
+    if not isinstance(rules, dict):
+        raise _wrong(label, "conventions", rules, 'an object such as {"preset": "default"}')
+    overrides = data.get("machine_overrides", [])
+    if not isinstance(overrides, list) or not all(isinstance(o, str) for o in overrides):
+        raise _wrong(label, "machine_overrides", overrides, "a list of PATH=VALUE texts")
+    sizes = _numbers(label, "sizes", data["sizes"])
+    for dim in DIMENSIONS:
+        if dim not in sizes:
+            raise InputError(f"{label}: sizes.{dim}: missing; expected {', '.join(DIMENSIONS)}")
+    return Record(
+        workload=_text(label, "workload", data["workload"]),
+        sizes=sizes,
+        strategy=_text(label, "strategy", data["strategy"]),
+        options=_texts(label, "options", data.get("options", {})),
+        machine=_text(label, "machine", data["machine"]),
+        machine_overrides=tuple(overrides),
+        preset=_text(label, "conventions.preset", rules.get("preset", "default")),
+        convention_options=_texts(label, "conventions.options", rules.get("options", {})),
+        factors=_numbers(label, "factors", data["factors"]),
+    )
+
+
+def _wrong(label: str, key: str, got: object, expected: str) -> InputError:
+    return InputError(f"{label}: {key}: got {json.dumps(got)[:60]}; expected {expected}")
+
+
+def _text(label: str, key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _wrong(label, key, value, "a text")
+    return value
+
+
+def _texts(label: str, key: str, value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise _wrong(label, key, value, "an object of texts")
+    return {name: _text(label, f"{key}.{name}", text) for name, text in value.items()}
+
+
+def _numbers(label: str, key: str, value: object) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise _wrong(label, key, value, "an object of numbers")
+    found: dict[str, float] = {}
+    for name, number in value.items():
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise _wrong(label, f"{key}.{name}", number, "a whole number >= 1")
+        if not 1 <= number <= 2**53 or number != int(number):
+            raise _wrong(label, f"{key}.{name}", number, "a whole number from 1 to 2**53")
+        found[name] = float(number)
+    return found
+
+
+def changed(
+    record: Record,
+    *,
+    sizes: dict[str, float],
+    options: dict[str, str],
+    machine: str | None,
+    overrides: list[str],
+    preset: str | None,
+    convention_options: dict[str, str],
+    factors: dict[str, float],
+) -> Record:
+    """A record with what the command line says instead; the command line wins.
+
+    A machine that is named drops the record's changes of its own machine, a preset that is named
+    drops the record's single rules.
+    """
+    own = pairs("--set", overrides)
+    kept = () if machine else record.machine_overrides
+    merged = {**pairs("machine_overrides", kept), **own}
+    rules = convention_options if preset else {**record.convention_options, **convention_options}
+    return dataclasses.replace(
+        record,
+        sizes={**record.sizes, **sizes},
+        options={**record.options, **options},
+        machine=machine or record.machine,
+        machine_overrides=tuple(f"{path}={value}" for path, value in merged.items()),
+        preset=preset or record.preset,
+        convention_options=rules,
+        factors={**record.factors, **factors},
+    )

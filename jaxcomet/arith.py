@@ -144,7 +144,7 @@ def per(x: Number, rate: Number) -> Number:
     return x * (1.0 / rate)
 
 
-def reuse(loops: Sequence[tuple[Number, bool]]) -> Number:
+def reuse(loops: Sequence[tuple[Number, bool]], *, beyond: int = 0) -> Number:
     """Steps between two moves of a tile in a loop nest.
 
     Walking outwards from the innermost loop, loops that the tensor does not depend on repeat the
@@ -152,12 +152,14 @@ def reuse(loops: Sequence[tuple[Number, bool]]) -> Number:
 
     Args:
       loops: (steps, whether the tensor depends on the loop), innermost first.
+      beyond: innermost loops that do not count themselves, though they may end the repetition.
 
     Returns:
       The product of the repeating loops' steps; exact on whole numbers, linear where a loop goes
       from 1 to 2 steps.
     """
-    return product([1.0 + (steps - 1.0) * still for steps, still in _irrelevant(loops)])
+    found = _irrelevant(loops, beyond)
+    return product([1.0 + (steps - 1.0) * still for steps, still in found])
 
 
 def refetch(loops: Sequence[tuple[Number, bool]]) -> Number:
@@ -173,15 +175,17 @@ def refetch(loops: Sequence[tuple[Number, bool]]) -> Number:
     return product([1.0 + (steps - 1.0) * (1.0 - still) for steps, still in _irrelevant(loops)])
 
 
-def _irrelevant(loops: Sequence[tuple[Number, bool]]) -> list[tuple[Number, Number]]:
+def _irrelevant(
+    loops: Sequence[tuple[Number, bool]], beyond: int = 0
+) -> list[tuple[Number, Number]]:
     """(steps, 1 where no relevant loop inside it has more than one step) of irrelevant loops."""
     found: list[tuple[Number, Number]] = []
     inner: Number = 1.0
-    for steps, relevant in loops:
+    for index, (steps, relevant) in enumerate(loops):
         if isinstance(steps, float) and steps == 1.0:
             continue
         if relevant:
             inner = product([inner, steps])
-        else:
+        elif index >= beyond:
             found.append((steps, is_one(inner)))
     return found

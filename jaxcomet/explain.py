@@ -70,6 +70,9 @@ def _node(node: NodeCost, cost: Cost) -> list[str]:
         f"{_number(node.stall_cycles)} + extra {_number(node.extra_cycles)} = "
         f"{_number(node.cycles)}",
     ]
+    if float(node.refill_cycles):
+        again = _number(node.refill_cycles)
+        lines.append(f"{pad}  reading back unfinished results: {again} cycles over all runs")
     for move, moves in zip(node.moves, node.moves_per_run, strict=True):
         lines += [f"{pad}    {line}" for line in _move(move, moves, cost)]
     return lines

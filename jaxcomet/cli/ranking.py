@@ -12,7 +12,8 @@ from jaxcomet.cli import tables
 from jaxcomet.cli.record import DIMENSIONS, Record
 from jaxcomet.cost import Cost
 from jaxcomet.cost.conventions import Conventions
-from jaxcomet.hardware.machine import Machine
+from jaxcomet.explain import limiting as largest_share
+from jaxcomet.hardware.machine import Machine, MatrixEngine
 from jaxcomet.optimize.enumeration import Best, Objective, enumerate_mappings, size
 from jaxcomet.plot.groups import latency_details
 from jaxcomet.strategies import Strategy
@@ -227,9 +228,12 @@ def rank(
 
 def limiting(entry: Entry, machine: Machine) -> tuple[str, float]:
     """The largest share of the latency: its name and its cycles."""
-    details = latency_details(entry.cost, machine)
-    key = max(details, key=lambda k: details[k])
-    return _place(*key), details[key]
+    kind, where, share = largest_share(entry.cost)
+    cycles = share * float(entry.cost.latency_cycles)  # pyright: ignore[reportArgumentType]
+    if kind == "compute":
+        matrix = isinstance(machine.engines[where], MatrixEngine)
+        return ("matrix compute" if matrix else "vector compute"), cycles
+    return (where if kind == "collective" else f"{kind} at {where}"), cycles
 
 
 def _place(group: str, where: str) -> str:

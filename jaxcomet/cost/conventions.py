@@ -188,7 +188,10 @@ _TEXTS: dict[str, dict[str, str]] = {
         "refill_energy": (
             "A tile costs energy when it moves; per-step: at every step of a middle level."
         ),
-        "receiver_energy": "Every receiver of a broadcast writes; one: one does.",
+        "receiver_energy": (
+            "Every receiver of a broadcast writes, every sender of a result that the network "
+            "combines reads; one: one does."
+        ),
         "copy_energy": (
             "Equal tiles that the network neither copies nor combines cost energy for each child, "
             "at both ends; one: for one child."
@@ -208,7 +211,8 @@ _TEXTS: dict[str, dict[str, str]] = {
         "mesh_energy_root": "The mesh below the outermost memory costs energy; ignored: no.",
         "mesh_energy_units": "The meshes of all clusters cost energy; one: that of one cluster.",
         "mesh_energy_drain": (
-            "Drained intermediates cost mesh energy at each step; last-step: once per outer step."
+            "Drained intermediates cost mesh energy at each step; last-step: once for each run of "
+            "their node."
         ),
         "router_power": (
             "Each word switches the parts of each router that it passes once; watt-cycle: all "

@@ -165,7 +165,8 @@ def _mesh_energy(
         moves = product([placement.steps(n) for n in placement.nest_above(move.above)])
     # the mean distance to a child is half the way across; each further receiver of a tile that the
     # network copies is one link away from another one
-    again = spread.duplicates - 1.0 if time.merged else 0.0
+    reduced = move.direction == "drain" and placement.already_reduced(move)
+    again = spread.duplicates - 1.0 if time.merged and not reduced else 0.0
     units = 1.0 if rules.mesh_energy_units == "one" else placement.units(move.above)
     one = mesh_energy_pj(
         machine.router,

@@ -126,7 +126,7 @@ def evaluate(
     (b, n). With concrete numbers the work is done in float64, where whole cycles are exact up to
     2**50. Inside `jax.jit`, `jax.vmap` or `jax.grad` the surrounding precision holds: set
     ``jax_enable_x64`` there for exact cycles (float32 is off by about 3e-7, and a single move
-    beyond 2**20 cycles by one).
+    of more than 2 MiB by a cycle).
 
     Args:
       workload: what is computed.

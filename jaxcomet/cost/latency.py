@@ -19,7 +19,7 @@ from jaxcomet.cost.placement import Move, Placement
 from jaxcomet.cost.stall import Demand, stall_cycles, step_stall
 from jaxcomet.cost.transfer import MoveTime, move_time
 from jaxcomet.hardware.machine import VectorEngine
-from jaxcomet.mapping import Collective, Compute, Group, Node, Spatial, Temporal
+from jaxcomet.mapping import Collective, Compute, Group, Loop, Node, Spatial, Temporal
 
 Part = tuple[str, str, str]
 """(kind, where, what) of a share of the latency; kind is compute, CS, OS, CF or collective."""
@@ -42,6 +42,7 @@ class NodeCost:
       dependent_cycles: further moves that nothing can hide.
       stall_cycles: waits for moves that are longer than their windows.
       extra_cycles: pipeline fill and combining of row partials.
+      refill_cycles: over the whole run, reading back what earlier runs left unfinished.
       cycles: time of one run.
       executions: runs over the whole.
       moves: what it moves.
@@ -59,6 +60,7 @@ class NodeCost:
     dependent_cycles: Number
     stall_cycles: Number
     extra_cycles: Number
+    refill_cycles: Number
     cycles: Number
     executions: Number
     moves: tuple[MoveTime, ...]
@@ -80,15 +82,12 @@ class _Time:
 
 @dataclass(frozen=True)
 class _Steps:
-    """A child in its first step, in each later one, and the shares of all steps together."""
+    """A child in its first step, in a later one on average, and all steps with their shares."""
 
     first: Number
     later: Number
+    total: Number
     parts: dict[Part, Number]
-
-
-_PARTIAL = "partial result"
-"""Stands for a result that is read back, among the tensors of a ramp."""
 
 
 def _add(into: dict, key: object, value: Number) -> None:
@@ -112,6 +111,7 @@ class _Walk:
         self.placement = placement
         self.nodes: list[NodeCost] = []
         self.collectives: list[CollectiveCost] = []
+        self.refills: dict[Part, Number] = {}
 
     def time(self, node: Node, above: tuple[Node, ...]) -> _Time:
         match node:
@@ -198,13 +198,15 @@ class _Walk:
         up, down, saved = self._ramps(timed, counts, steps)
         dependent, stall = self._waits(timed, counts, steps, window, child)
         extra, compute_key = self._extra(node, steps)
+        refill = self._refills(timed)
 
         key_cs, key_os = ("CS", node.level, label), ("OS", node.level, label)
-        cycles = first + (steps - 1.0) * later + up + down + dependent + stall + extra
+        cycles = result.total + up + down + dependent + stall + extra
         parts = result.parts
         if moves:
             parts[key_cs] = up + down + dependent
             parts[key_os] = stall
+            self.refills[key_cs] = refill
         if compute_key is not None:
             _add(parts, compute_key, extra)
         time = _Time(first=cycles, parts=parts)
@@ -248,6 +250,7 @@ class _Walk:
                 dependent_cycles=dependent,
                 stall_cycles=stall,
                 extra_cycles=extra,
+                refill_cycles=refill,
                 cycles=cycles,
                 executions=executions,
                 moves=tuple(t for _, t in timed),
@@ -256,61 +259,65 @@ class _Walk:
         )
         return time
 
-    def _unchanged(self, tensor: str, own: list, steps: Number) -> Number:
-        """Share of the later steps that leave a tensor's tile alone."""
+    def _unchanged(self, tensor: str, own: list[Loop], steps: Number) -> Number:
+        """Number of later steps that leave a tensor's tile alone."""
         _, moves, factor = self.placement.transitions(tensor, own)
-        if isinstance(factor, float) and factor == 1.0:
-            return 0.0
-        if isinstance(moves, float) and moves == 1.0:
-            return 1.0
-        return (steps - moves) / maximum(steps - 1.0, 1.0)
+        return 0.0 if isinstance(factor, float) and factor == 1.0 else steps - moves
 
     def _run(self, child: _Time, steps: Number, unchanged: dict[str, Number], level: int) -> _Steps:
         """The child over all steps."""
 
-        def later_of(t: _Time) -> tuple[Number, dict[Part, Number]]:
-            cycles: Number = t.first
-            parts: dict[Part, Number] = dict(t.parts)
+        def saved_of(t: _Time) -> tuple[Number, dict[Part, Number]]:
+            """What the later steps together save of `steps` first runs."""
+            cycles: Number = 0.0
+            parts: dict[Part, Number] = {}
             for tensor, saving in t.savings.items():
-                share = unchanged.get(tensor, 0.0)
-                if isinstance(share, float) and share == 0.0:
+                count = unchanged.get(tensor, 0.0)
+                if isinstance(count, float) and count == 0.0:
                     continue
-                cycles = cycles - share * saving
+                cycles = cycles + count * saving
                 for key, value in t.saved_parts.get(tensor, {}).items():
-                    _add(parts, key, -share * value)
+                    _add(parts, key, count * value)
             return cycles, parts
 
         repeats = steps - 1.0
+        first = child.first
         if child.stages is None:
-            later, later_parts = later_of(child)
-            parts: dict[Part, Number] = {
-                k: child.parts[k] + repeats * v for k, v in later_parts.items()
-            }
-            first = child.first
-        else:
-            stages = [later_of(t) for t in child.stages]
-            slowest = maximum(*(cycles for cycles, _ in stages))
-            shared: dict[str, list[Number]] = {}
-            for t in child.stages:
-                for name, value in t.busy.items():
-                    shared.setdefault(name, []).append(value)
-            use = [sum(v[1:], start=v[0]) for v in shared.values() if len(v) > 1]
-            conflict = relu(maximum(*use) - slowest) if use else 0.0 * slowest
-            later, first = slowest + conflict, child.first
-            parts = dict(child.parts)
-            taken: Number = 0.0
-            for cycles, stage_parts in stages:
-                # the first of the slowest stages is the one whose shares are counted
-                chosen = select(cycles >= slowest, 1.0 - taken, 0.0)
-                taken = taken + chosen
-                for key, value in stage_parts.items():
-                    _add(parts, key, repeats * chosen * value)
-            _add(
-                parts,
-                ("CF", self.placement.machine.levels[level].name, "pipeline"),
-                repeats * conflict,
-            )
-        return _Steps(first, later, parts)
+            saved, saved_parts = saved_of(child)
+            parts: dict[Part, Number] = {k: steps * v for k, v in child.parts.items()}
+            for key, value in saved_parts.items():
+                _add(parts, key, -value)
+            if isinstance(saved, float) and saved == 0.0:
+                return _Steps(first, first, steps * first, parts)
+            later = first - saved / maximum(repeats, 1.0)
+            return _Steps(first, later, steps * first - saved, parts)
+        stages: list[tuple[Number, dict[Part, Number]]] = []
+        for t in child.stages:
+            saved, saved_parts = saved_of(t)
+            share = 1.0 / maximum(repeats, 1.0)
+            parts = dict(t.parts)
+            for key, value in saved_parts.items():
+                _add(parts, key, -share * value)
+            stages.append((t.first - share * saved, parts))
+        slowest = maximum(*(cycles for cycles, _ in stages))
+        shared: dict[str, list[Number]] = {}
+        for t in child.stages:
+            for name, value in t.busy.items():
+                shared.setdefault(name, []).append(value)
+        use = [sum(v[1:], start=v[0]) for v in shared.values() if len(v) > 1]
+        conflict = relu(maximum(*use) - slowest) if use else 0.0 * slowest
+        parts = dict(child.parts)
+        taken: Number = 0.0
+        for cycles, stage_parts in stages:
+            # the first of the slowest stages is the one whose shares are counted
+            chosen = select(cycles >= slowest, 1.0 - taken, 0.0)
+            taken = taken + chosen
+            for key, value in stage_parts.items():
+                _add(parts, key, repeats * chosen * value)
+        steady = ceil(repeats * (slowest + conflict))
+        waits = steady - repeats * slowest  # the conflict, and what rounding to whole cycles adds
+        _add(parts, ("CF", self.placement.machine.levels[level].name, "pipeline"), waits)
+        return _Steps(first, slowest + conflict, first + steady, parts)
 
     def _ramps(
         self, timed: list[tuple[Move, MoveTime]], counts: dict, steps: Number
@@ -328,9 +335,6 @@ class _Walk:
                 port = self.placement.machine.engines[m.child].ports[m.parent]
                 value = value + port.hop_latency_cycles
             _add(sides[m.direction].setdefault(m.parent, {}), m.tensor, value)
-            again = self._first_refill(m)
-            if not (isinstance(again, float) and again == 0.0):
-                _add(sides["fill"].setdefault(m.parent, {}), _PARTIAL, again * value)
         saved: dict[str, Number] = {}
         totals: list[Number] = []
         for memories in sides.values():
@@ -339,8 +343,6 @@ class _Walk:
             for name, tensors in memories.items():
                 others = [s for n, s in sums.items() if n != name]
                 for tensor, value in tensors.items():
-                    if tensor == _PARTIAL:
-                        continue
                     if not others:
                         gain = value
                     elif rules.resident_ramp == "all-or-nothing":
@@ -351,13 +353,16 @@ class _Walk:
                     _add(saved, tensor, gain)
         return totals[0], totals[1], saved
 
-    def _first_refill(self, move: Move) -> Number:
-        """Share of a node's runs that first read back a partial result that an earlier run left."""
-        share = self.placement.partial_share(move)
-        if isinstance(share, float) and share == 0.0:
-            return 0.0
-        local = self.placement.refetch(move.tensor, list(reversed(move.node.loops)))
-        return 1.0 - local / self.placement.whole_run(move)[1]
+    def _refills(self, timed: list[tuple[Move, MoveTime]]) -> Number:
+        """Cycles, over the whole run, of first reading back what earlier runs left unfinished."""
+        total: Number = 0.0
+        if self.placement.conventions.fill_drain == "ignored":
+            return total
+        for m, t in timed:
+            share = self.placement.partial_share(m)
+            if not (isinstance(share, float) and share == 0.0):
+                total = total + self.placement.continued_runs(m) * t.cycles
+        return total
 
     def _waits(
         self,
@@ -487,8 +492,13 @@ def latency(placement: Placement) -> Latency:
     """Walks the tree; see the module docstring."""
     walk = _Walk(placement)
     time = walk.time(placement.mapping.tree, ())
+    cycles = time.first
+    for key, refill in walk.refills.items():
+        if not (isinstance(refill, float) and refill == 0.0):
+            cycles = cycles + refill
+            _add(time.parts, key, refill)
     return Latency(
-        cycles=time.first,
+        cycles=cycles,
         parts=time.parts,
         nodes=tuple(walk.nodes),
         collectives=tuple(walk.collectives),

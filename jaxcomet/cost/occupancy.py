@@ -78,14 +78,6 @@ def _common(first: Site, second: Site) -> Node:
     return shared[-1]
 
 
-def _stages(placement: Placement) -> list[list[Site]]:
-    """Engine calls by part of the tree that runs apart: the children of a group at the top."""
-    tree = placement.mapping.tree
-    tops = tree.children if isinstance(tree, Group) else (tree,)
-    groups = [[s for s in placement.sites if s.compute in {n for n, _ in walk(t)}] for t in tops]
-    return [g for g in groups if g]
-
-
 def _bits(placement: Placement, site: Site, tensor: str, level: int) -> float:
     if level == 0:
         return float(placement.workload.tensor(tensor).bits)
@@ -136,7 +128,7 @@ def occupancy(placement: Placement, name: str) -> Occupancy:
     level = placement.machine.level_index(memory.level)
     moments: list[tuple[Held, ...]] = []
     operations: list[str] = []
-    for stage in _stages(placement):
+    for stage in placement.parts:
         if level == 0:
             tensors = dict.fromkeys(
                 t
@@ -182,7 +174,7 @@ def _touched(placement: Placement, site: Site, name: str, level: int) -> list[st
 
 
 def _by_step(
-    placement: Placement, stage: list[Site], memory: Memory, level: int
+    placement: Placement, stage: tuple[Site, ...], memory: Memory, level: int
 ) -> list[tuple[str, tuple[Held, ...]]]:
     """As the program counts: one step's tiles; above the cores all tensors of the step together."""
     last = level == len(placement.machine.levels) - 1
@@ -210,7 +202,7 @@ def _by_step(
 
 
 def _by_life(
-    placement: Placement, stage: list[Site], memory: Memory, level: int
+    placement: Placement, stage: tuple[Site, ...], memory: Memory, level: int
 ) -> list[tuple[str, tuple[Held, ...]]]:
     """Streams for the whole stage, intermediates from their maker to their last use.
 
@@ -266,19 +258,16 @@ def _pipeline(node: Node) -> bool:
     return isinstance(node, Group) and node.binding == "pipelined"
 
 
-def _concurrent(stage: list[Site]) -> list[tuple[int, ...]]:
+def _concurrent(stage: tuple[Site, ...]) -> list[tuple[int, ...]]:
     """Positions of operations that may run together: one alone, or one of each stage."""
     pipeline = next((a for s in stage for a in s.above if _pipeline(a)), None)
     if pipeline is None:
         return [(i,) for i in range(len(stage))]
-    by_child: list[list[int]] = []
-    outside: list[tuple[int, ...]] = []
-    for child in children(pipeline):
-        inside = {n for n, _ in walk(child)}
-        by_child.append([i for i, s in enumerate(stage) if s.compute in inside])
-    for i, s in enumerate(stage):
-        if not any(a is pipeline for a in s.above):
-            outside.append((i,))
+    by_child = [
+        [i for i, s in enumerate(stage) if any(x is child for x in (*s.above, s.compute))]
+        for child in children(pipeline)
+    ]
+    outside = [(i,) for i, s in enumerate(stage) if not any(a is pipeline for a in s.above)]
     return [*itertools.product(*(c for c in by_child if c)), *outside]
 
 

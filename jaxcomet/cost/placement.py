@@ -107,6 +107,14 @@ class Placement:
         )
 
     @cached_property
+    def parts(self) -> tuple[tuple[Site, ...], ...]:
+        """Engine calls by part of the tree that runs apart: the children of a group at the top."""
+        tree = self.mapping.tree
+        if not (isinstance(tree, Group) and tree.binding == "sequential"):
+            return (self.sites,)
+        return tuple(p for p in (self.sites_below(c) for c in tree.children) if p)
+
+    @cached_property
     def temporals(self) -> tuple[tuple[Temporal, tuple[Node, ...]], ...]:
         """Temporal nodes with their ancestors."""
         return tuple((n, a) for n, a in walk(self.mapping.tree) if isinstance(n, Temporal))
@@ -117,8 +125,8 @@ class Placement:
         return self.machine.root.name
 
     def sites_below(self, node: Node) -> tuple[Site, ...]:
-        """Engine calls below a node."""
-        return tuple(s for s in self.sites if any(x is node for x in s.above))
+        """Engine calls below a node, or the node itself."""
+        return tuple(s for s in self.sites if any(x is node for x in (*s.above, s.compute)))
 
     def steps(self, loop: Loop) -> Number:
         """Number of steps of a loop."""
@@ -314,6 +322,23 @@ class Placement:
 
     def whole_run(self, move: Move) -> tuple[Number, Number]:
         """(moves over the whole run, moves of each distinct tile)."""
+        inner, outer = self._loops_by_home(move)
+        again = self.refetch(move.tensor, inner)
+        repeats = [self.steps(x) for x in outer if not self.relevant(move.tensor, x)]
+        refetch = product([again, *repeats])
+        return product([self.distinct_tiles(move.tensor, [*inner, *outer]), refetch]), refetch
+
+    def continued_runs(self, move: Move) -> Number:
+        """Runs of a move's node that begin with a result that an earlier run left unfinished."""
+        inner, outer = self._loops_by_home(move)
+        nest = [(self.steps(x), self.relevant(move.tensor, x)) for x in inner]
+        own = len(move.node.loops)
+        kept = reuse(nest, beyond=own)
+        new = product([kept, self.distinct_tiles(move.tensor, [*inner[own:], *outer])])
+        return product([self.steps(x) for x in self.nest_above(move.above)]) - new
+
+    def _loops_by_home(self, move: Move) -> tuple[list[Loop], list[Loop]]:
+        """Loops around a move at its tensor's home or below, and those above, innermost first."""
         home = self.home_level(move.tensor)
         inner, outer = list(reversed(move.node.loops)), []
         for node in reversed(move.above):
@@ -321,10 +346,7 @@ class Placement:
                 # a value made inside the group is new in each step of the levels above its home
                 above_home = self.machine.level_index(node.level) < home
                 (outer if above_home else inner).extend(reversed(node.loops))
-        again = self.refetch(move.tensor, inner)
-        repeats = [self.steps(x) for x in outer if not self.relevant(move.tensor, x)]
-        refetch = product([again, *repeats])
-        return product([self.distinct_tiles(move.tensor, [*inner, *outer]), refetch]), refetch
+        return inner, outer
 
     def partial_share(self, move: Move) -> Number:
         """Share of a result's moves that first read back an earlier partial result."""
@@ -422,14 +444,11 @@ def _check_home(placement: Placement, tensor: str, memory: str) -> None:
     names = [t.name for t in placement.workload.tensors]
     if tensor not in names:
         raise MappingError(f"home of {tensor}: unknown tensor; the workload has {', '.join(names)}")
-    tree = placement.mapping.tree
-    parts = tree.children if isinstance(tree, Group) and tree.binding == "sequential" else (tree,)
     users = [
         index
-        for index, part in enumerate(parts)
-        for s in placement.sites
-        if s.compute in {n for n, _ in walk(part)}
-        and tensor in (*s.operation.inputs, s.operation.output)
+        for index, part in enumerate(placement.parts)
+        for s in part
+        if tensor in (*s.operation.inputs, s.operation.output)
     ]
     if len(set(users)) > 1 and memory != placement.root:
         raise MappingError(

@@ -1,0 +1,208 @@
+"""How many exact evaluations a second: every strategy, both presets, and a grid of machines.
+
+    python benchmarks/throughput.py --out throughput.json
+
+Batches of 65,536 random mappings of gemm-softmax 1024 x 1024 x 256 on the edge machine, and 4,096
+mappings on 16 machines, all numbers already on the device. Two ways are timed: the public
+`evaluate_totals` (checks its arguments and copies the totals back) and the same totals inside a
+jitted function of the caller. The baseline, measured between them in the same run, is the scalar
+Python transcription of the authors' closed form (tests/reference/comet_program.py) on 200
+mappings.
+Raw samples, versions, device, commit and date go to the JSON; medians are computed from them.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # for tests.reference
+
+from jaxcomet import gemm_softmax  # noqa: E402
+from jaxcomet._compat import enable_x64  # noqa: E402
+from jaxcomet.cost import conventions, evaluate_totals  # noqa: E402
+from jaxcomet.cost.evaluate import totals_of  # noqa: E402
+from jaxcomet.hardware import load  # noqa: E402
+from tests.reference import comet_program  # noqa: E402
+from tests.reference.sampling import STRATEGIES, TILE, arguments, random_rows  # noqa: E402
+
+SHAPE = (1024, 1024, 256)
+BATCH = 65_536
+MACHINES = 16
+MAPPINGS = 4_096
+BASELINE_ROWS = 200
+DISTINCT = 1_024
+"""Random mappings drawn; a batch repeats them."""
+
+
+def seconds(work: Callable[[], Any], runs: int) -> list[float]:
+    """Wall times of some runs, after two to compile and warm up."""
+    for _ in range(2):
+        jax.block_until_ready(work())
+    samples = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        jax.block_until_ready(work())
+        samples.append(time.perf_counter() - start)
+    return samples
+
+
+def on_device(tree: Any) -> Any:
+    """Every number as a float64 array of the device."""
+    with enable_x64(True):
+        return jax.tree.map(lambda x: jax.device_put(np.asarray(x, np.float64)), tree)
+
+
+def prepared(strategy: tuple, count: int) -> tuple[Any, Any, Any]:
+    """(one workload, a batch of mappings, one machine), float64, on the device."""
+    machine, workload = load("edge"), gemm_softmax(*SHAPE)
+    rows = random_rows(strategy, DISTINCT, seed=1, machines=[machine], sizes=[SHAPE])
+    _, mapping, _ = arguments(strategy, rows)
+    factors = {n: np.resize(f, count) for n, f in mapping.factors.items()}
+    mapping = dataclasses.replace(mapping, factors=factors)
+    return on_device((workload, mapping, machine))
+
+
+def grid() -> tuple[Any, Any, Any]:
+    """(one workload, mappings, machines along an axis in front), on the device."""
+    workload, mapping, machine = prepared(STRATEGIES[3], MAPPINGS)
+    scale = np.linspace(1.0, 2.0, MACHINES)[:, None]
+    return workload, mapping, on_device(jax.tree.map(lambda x: np.asarray(x) * scale, machine))
+
+
+def commit() -> str:
+    """The checkout's commit, with a mark if files differ from it."""
+
+    def git(*words: str) -> str:
+        found = subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        return found.stdout.strip()
+
+    return (git("rev-parse", "HEAD") or "unknown") + ("+" if git("status", "--porcelain") else "")
+
+
+def baseline(runs: int) -> list[float]:
+    """Wall times of the scalar reference on `BASELINE_ROWS` mappings."""
+    numbers, side = (
+        comet_program.edge(),
+        dict.fromkeys(("N_dram_sx", "N_dram_sy", "N_gb_sx", "N_gb_sy"), 2),
+    )
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(BASELINE_ROWS):
+        cut = np.sort(rng.integers(0, 11, 3))
+        exponents = np.diff(np.concatenate([[0], cut, [10]]))
+        m = dict(
+            zip(
+                ("M_dram_t", "M_gb_t", "M_core_t", "M_comp"),
+                (2 ** int(x) for x in exponents),
+                strict=True,
+            )
+        )
+        n, k = int(rng.integers(0, 7)), int(rng.integers(0, 9))
+        rows.append(
+            {
+                **side,
+                **m,
+                "N_core_t": 2**n,
+                "N_comp": 2 ** (6 - n),
+                "K_core_t": 2**k,
+                "K_comp": 2 ** (8 - k),
+            }
+        )
+    return seconds(
+        lambda: [comet_program.price(numbers, SHAPE, r).latency_cycles for r in rows], runs
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Exact evaluations a second.")
+    parser.add_argument("--out", type=Path, required=True, help="where the JSON goes")
+    parser.add_argument(
+        "--runs", type=int, default=15, help="timed runs of each case (at least 15)"
+    )
+    options = parser.parse_args()
+    if options.runs < 15:
+        parser.error("--runs: got fewer than 15; a median of so few says little")
+
+    cases: list[tuple[str, tuple[Any, Any, Any], str, int]] = []
+    for strategy in (*STRATEGIES, TILE):
+        label = "-".join([strategy[0], *(v for _, v in strategy[1])])
+        for preset in ("default", "comet-program"):
+            cases.append((f"{label} {preset}", prepared(strategy, BATCH), preset, BATCH))
+    cases.append(
+        (f"fused-gemm-distsm default, {MACHINES} machines", grid(), "default", MACHINES * MAPPINGS)
+    )
+
+    results: list[dict[str, Any]] = []
+    per_second = 1.0
+    middle = len(cases) // 2
+    for index, (label, given, preset, count) in enumerate(cases):
+        if index == middle:
+            scalar = baseline(options.runs)
+            per_second = BASELINE_ROWS / statistics.median(scalar)
+            print(f"{'scalar reference, plain Python':46s} {per_second:12,.0f} evaluations/s")
+            results.append(
+                {"case": "scalar reference", "evaluations": BASELINE_ROWS, "samples_s": scalar}
+            )
+        rules = conventions(preset)
+        public = seconds(lambda: evaluate_totals(*given, conventions=rules), options.runs)  # noqa: B023
+        with enable_x64(True):
+            jitted = jax.jit(lambda w, m, mach: totals_of(w, m, mach, rules))  # noqa: B023
+            assert jitted(*given).latency_cycles.dtype == np.float64
+            inner = seconds(lambda: jitted(*given), options.runs)  # noqa: B023
+        rates = [count / statistics.median(s) / 1e6 for s in (public, inner)]
+        print(f"{label:46s} {rates[0]:8.2f} million/s   {rates[1]:8.2f} million/s inside jit")
+        results.append(
+            {"case": label, "way": "evaluate_totals", "evaluations": count, "samples_s": public}
+        )
+        results.append(
+            {"case": label, "way": "inside jit", "evaluations": count, "samples_s": inner}
+        )
+
+    slowest = min(
+        r["evaluations"] / statistics.median(r["samples_s"])
+        for r in results
+        if r.get("way") == "evaluate_totals"
+    )
+    print(f"slowest case / scalar reference: {slowest / per_second:,.0f}")
+    record = {
+        "benchmark": "throughput",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "device": jax.devices()[0].device_kind,
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "versions": {
+            "python": platform.python_version(),
+            "jax": jax.__version__,
+            "jaxlib": metadata.version("jaxlib"),
+            "numpy": np.__version__,
+        },
+        "shape": SHAPE,
+        "ratio_slowest_to_scalar_reference": slowest / per_second,
+        "results": results,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

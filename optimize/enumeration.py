@@ -8,7 +8,7 @@ the order of enumeration.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,14 @@ _BATCH = 65536  # one size, so that a strategy compiles once; small enough for t
 
 
 @dataclass(frozen=True, kw_only=True)
+class Searched:
+    """A space that was searched: mappings priced, and how many of them can run."""
+
+    evaluated: int
+    feasible: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Best:
     """The best mapping of a strategy.
 
@@ -34,17 +42,20 @@ class Best:
       strategy: name of the strategy with its options.
       mapping: the best mapping, or the one nearest to fitting if none does.
       cost: its exact cost.
-      evaluated: mappings priced.
-      feasible: how many of them can run.
+      searched: the spaces searched, one per part of the tree that shares no factor with others.
       objective: what was minimised.
     """
 
     strategy: str
     mapping: Mapping
     cost: Cost
-    evaluated: int
-    feasible: int
+    searched: tuple[Searched, ...]
     objective: Objective
+
+    @property
+    def evaluated(self) -> int:
+        """Mappings priced, over all spaces."""
+        return sum(s.evaluated for s in self.searched)
 
 
 @dataclass(frozen=True)
@@ -55,9 +66,11 @@ class _Found:
     evaluated: int
 
 
-def _keys(
-    objective: Objective, latency: np.ndarray, energy: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+_Value = TypeVar("_Value", float, np.ndarray)
+
+
+def objective_keys(objective: Objective, latency: _Value, energy: _Value) -> tuple[_Value, _Value]:
+    """What is minimised, then what decides a tie."""
     match objective:
         case "latency":
             return latency, energy
@@ -90,7 +103,7 @@ def _search(
         count = min(_BATCH, space.size - start)
         fits = pressure[:count] <= 1.0
         feasible += int(fits.sum())
-        first, second = _keys(objective, latency[:count], energy[:count])
+        first, second = objective_keys(objective, latency[:count], energy[:count])
         if fits.any():
             least = np.where(fits, first, np.inf).min()
             tied = fits & (first == least)
@@ -143,7 +156,7 @@ def enumerate_mappings(
     options = options or {}
     tree, homes = strategy.tree(machine, strategy.chosen(options))
     chosen: dict[str, object] = {}
-    evaluated = feasible = 0
+    searched: list[Searched] = []
     for space in spaces(workload, machine, tree):
         part = Mapping(
             strategy=strategy.label(options),
@@ -153,17 +166,13 @@ def enumerate_mappings(
         )
         found = _search(workload, machine, space, part, conventions, objective, progress)
         chosen |= {n: float(v[0]) for n, v in space.factors(np.array([found.index])).items()}
-        evaluated += found.evaluated
-        feasible = found.feasible if not feasible else min(feasible, found.feasible)
-        if not found.feasible:
-            feasible = 0
+        searched.append(Searched(evaluated=found.evaluated, feasible=found.feasible))
     mapping = strategy.build(workload, machine, chosen, **options)
     cost = evaluate(workload, mapping, machine, conventions=conventions)
     return Best(
         strategy=strategy.label(options),
         mapping=mapping,
         cost=cost,
-        evaluated=evaluated,
-        feasible=feasible if bool(cost.feasible) else 0,
+        searched=tuple(searched),
         objective=objective,
     )

@@ -14,7 +14,13 @@ from jaxcomet.cost import Cost
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.explain import limiting as largest_share
 from jaxcomet.hardware.machine import Machine, MatrixEngine
-from jaxcomet.optimize.enumeration import Best, Objective, enumerate_mappings, size
+from jaxcomet.optimize.enumeration import (
+    Best,
+    Objective,
+    enumerate_mappings,
+    objective_keys,
+    size,
+)
 from jaxcomet.plot.groups import latency_details
 from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp
@@ -96,14 +102,7 @@ class Entry:
 
     def key(self, objective: Objective) -> tuple[float, float]:
         """What is minimised, then what decides a tie."""
-        latency, energy = self.latency_cycles, self.energy_pj
-        match objective:
-            case "latency":
-                return latency, energy
-            case "energy":
-                return energy, latency
-            case "edp":
-                return latency * energy, latency
+        return objective_keys(objective, self.latency_cycles, self.energy_pj)
 
     def record(self, setting: Setting) -> Record:
         """The best mapping as a record that `jaxcomet evaluate --mapping` reads."""

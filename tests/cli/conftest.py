@@ -55,7 +55,7 @@ def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from jaxcomet.cli import ranking, shapes
     from jaxcomet.cost import evaluate
-    from jaxcomet.optimize.enumeration import Best
+    from jaxcomet.optimize.enumeration import Best, Searched
     from jaxcomet.optimize.space import spaces
 
     def look(workload, machine, strategy, options, conventions, objective):
@@ -76,8 +76,7 @@ def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
             strategy=strategy.label(options),
             mapping=mapping,
             cost=cost,
-            evaluated=tried,
-            feasible=int(bool(cost.feasible)),
+            searched=(Searched(evaluated=tried, feasible=int(bool(cost.feasible))),),
             objective=objective,
         )
 

@@ -82,7 +82,7 @@ def test_best_of_a_small_space_against_brute_force(objective: str):
         objective=objective,  # pyright: ignore[reportArgumentType]
     )
     assert best.evaluated == len(rows)
-    assert best.feasible == int(joined(costs, lambda c: c.feasible).sum())
+    assert best.searched[0].feasible == int(joined(costs, lambda c: c.feasible).sum())
     found = _values(
         objective, np.asarray(best.cost.latency_cycles), np.asarray(best.cost.energy_pj)
     )
@@ -148,6 +148,6 @@ def test_progress_counts_every_mapping_and_nothing_fits_is_said():
         progress=counted.append,
     )
     assert sum(counted) == best.evaluated
-    assert best.feasible == 0
+    assert [s.feasible for s in best.searched] == [0]
     assert not best.cost.feasible
     assert best.cost.reasons()

@@ -105,7 +105,12 @@ def _stream_copies(placement: Placement, site: Site, tensor: str, memory: Memory
 
 def _step_tile(placement: Placement, site: Site, tensor: str, level: int) -> Number:
     """Tile of one unit of a level in one step of the level above."""
-    return product(list(_steps_tile(placement, site, tensor, level).values()))
+    owners = [
+        a
+        for a in site.above
+        if isinstance(a, Temporal) and placement.machine.level_index(a.level) < level
+    ]
+    return product(list(placement.tile(tensor, site, owners[-1], level).values()))
 
 
 def _kept_tile(placement: Placement, maker: Site, user: Site, tensor: str, level: int) -> Number:
@@ -288,20 +293,10 @@ def _gathered(
     far = [s for s in users if len(spread(s)) != len(spread(maker))]
     if not far:
         return []
-    step = product(list(_steps_tile(placement, far[0], tensor, level).values()))
+    step = _step_tile(placement, far[0], tensor, level)
     entry = Held(tensor=tensor, elements=step, element_bytes=size, copies=1.0)
     positions = [order[s.operation.name] for s in far]
     return [(min(positions), max(positions), entry)]
-
-
-def _steps_tile(placement: Placement, site: Site, tensor: str, level: int) -> dict[str, Number]:
-    """Tile of one unit of a level in one step of the level above, by dimension."""
-    owners = [
-        a
-        for a in site.above
-        if isinstance(a, Temporal) and placement.machine.level_index(a.level) < level
-    ]
-    return placement.tile(tensor, site, owners[-1], level)
 
 
 def spatial_excess(placement: Placement) -> dict[str, tuple[Number, Number, Number, Number]]:

@@ -16,20 +16,28 @@ from jaxcomet.cost import Cost, evaluate, evaluate_totals
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping
-from jaxcomet.optimize.space import Space, spaces
+from jaxcomet.optimize.space import Axis, Space, spaces
 from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp
 
 Objective = Literal["latency", "energy", "edp"]
 OBJECTIVES: tuple[Objective, ...] = ("latency", "energy", "edp")
 
+_PRUNED = 2_000_000  # larger spaces first lose the splits that can fit nowhere
 _BATCH = 65536  # one size, so that a strategy compiles once; small enough for the caches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Searched:
-    """A space that was searched: mappings priced, and how many of them can run."""
+    """A space that was searched.
 
+    Attributes:
+      size: its mappings.
+      evaluated: those priced; the others need more room than there is.
+      feasible: those that can run.
+    """
+
+    size: int
     evaluated: int
     feasible: int
 
@@ -63,7 +71,6 @@ class _Found:
     index: int
     key: tuple[float, float]
     feasible: int
-    evaluated: int
 
 
 _Value = TypeVar("_Value", float, np.ndarray)
@@ -78,6 +85,39 @@ def objective_keys(objective: Objective, latency: _Value, energy: _Value) -> tup
             return energy, latency
         case "edp":
             return latency * energy, latency
+
+
+def _prune(
+    workload: CompoundOp,
+    machine: Machine,
+    space: Space,
+    mapping: Mapping,
+    conventions: Conventions,
+) -> Space:
+    """The space without those splits of a dimension that overflow a memory whatever the others are.
+
+    A split is tried with all others at their smallest tiles and without second copies, which needs
+    no more room than any mapping with that split. Where no split of a dimension fits, the one
+    nearest to fitting is kept.
+    """
+    single = dataclasses.replace(conventions, double_buffer="ignored")
+    smallest = [len(a.splits) - 1 for a in space.axes]  # all steps in the outermost factor
+    kept: list[Axis] = []
+    for position, axis in enumerate(space.axes):
+        choices = [np.full(_BATCH, i) for i in smallest]
+        choices[position] = np.minimum(np.arange(_BATCH), len(axis.splits) - 1)
+        if len(axis.splits) > _BATCH:
+            kept.append(axis)
+            continue
+        factors: dict[str, np.ndarray] = {}
+        for other, choice in zip(space.axes, choices, strict=True):
+            factors |= {n: other.splits[choice, i] for i, n in enumerate(other.names)}
+        candidates = dataclasses.replace(mapping, factors={**mapping.factors, **factors})
+        totals = evaluate_totals(workload, candidates, machine, conventions=single)
+        pressure = np.asarray(totals.pressure)[: len(axis.splits)]
+        fits = pressure <= max(1.0, float(pressure.min()))
+        kept.append(dataclasses.replace(axis, splits=axis.splits[fits]))
+    return Space(space.tree, tuple(kept))
 
 
 def _search(
@@ -116,7 +156,7 @@ def _search(
             best_index = start + int(pressure[:count].argmin())
         if progress is not None:
             progress(count)
-    return _Found(index=best_index, key=best, feasible=feasible, evaluated=space.size)
+    return _Found(index=best_index, key=best, feasible=feasible)
 
 
 def size(workload: CompoundOp, machine: Machine, strategy: Strategy, **options: str) -> int:
@@ -136,6 +176,9 @@ def enumerate_mappings(
     progress: Callable[[int], None] | None = None,
 ) -> Best:
     """Prices all mappings of a strategy and returns the best.
+
+    Of a space of more than two million mappings only those are priced whose every split fits with
+    some others; the rest cannot run.
 
     Parts that share no factor are searched apart, which is exact for latency and energy; for their
     product it is exact only where there is one part.
@@ -164,9 +207,14 @@ def enumerate_mappings(
             homes=tuple(sorted(homes.items())),
             factors={},
         )
+        whole = space.size
+        if whole > _PRUNED:
+            space = _prune(workload, machine, space, part, conventions)
+            if progress is not None:
+                progress(whole - space.size)
         found = _search(workload, machine, space, part, conventions, objective, progress)
         chosen |= {n: float(v[0]) for n, v in space.factors(np.array([found.index])).items()}
-        searched.append(Searched(evaluated=found.evaluated, feasible=found.feasible))
+        searched.append(Searched(size=whole, evaluated=space.size, feasible=found.feasible))
     mapping = strategy.build(workload, machine, chosen, **options)
     cost = evaluate(workload, mapping, machine, conventions=conventions)
     return Best(

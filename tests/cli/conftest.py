@@ -76,7 +76,7 @@ def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
             strategy=strategy.label(options),
             mapping=mapping,
             cost=cost,
-            searched=(Searched(evaluated=tried, feasible=int(bool(cost.feasible))),),
+            searched=(Searched(size=tried, evaluated=tried, feasible=int(bool(cost.feasible))),),
             objective=objective,
         )
 

@@ -9,6 +9,7 @@ import pytest
 from jaxcomet import gemm_softmax, strategies
 from jaxcomet.cost import conventions
 from jaxcomet.hardware import load
+from jaxcomet.optimize import enumeration
 from jaxcomet.optimize.enumeration import OBJECTIVES, enumerate_mappings, size
 from tests.reference.sampling import TILE, Row, joined, priced
 
@@ -151,3 +152,15 @@ def test_progress_counts_every_mapping_and_nothing_fits_is_said():
     assert [s.feasible for s in best.searched] == [0]
     assert not best.cost.feasible
     assert best.cost.reasons()
+
+
+def test_a_pruned_space_has_the_same_best(monkeypatch: pytest.MonkeyPatch):
+    op, machine = gemm_softmax(512, 1024, 512), load("edge")
+    strategy = strategies.get("gemm-softmax", "fused-gemm-distsm")
+    whole = enumerate_mappings(op, machine, strategy)
+    monkeypatch.setattr(enumeration, "_PRUNED", 0)
+    pruned = enumerate_mappings(op, machine, strategy)
+    assert pruned.searched[0].evaluated < pruned.searched[0].size == whole.searched[0].evaluated
+    assert pruned.searched[0].feasible == whole.searched[0].feasible
+    assert pruned.mapping == whole.mapping
+    assert pruned.cost.latency_cycles == whole.cost.latency_cycles

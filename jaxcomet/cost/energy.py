@@ -13,7 +13,7 @@ from jax.tree_util import register_dataclass
 from jaxcomet.arith import Number, ceil, per, product
 from jaxcomet.cost.collective import CollectiveCost
 from jaxcomet.cost.compute import call_elements, vector_op
-from jaxcomet.cost.placement import Move, Placement, Site, Spread
+from jaxcomet.cost.placement import Direction, Move, Placement, Site, Spread
 from jaxcomet.cost.router import mesh_energy_pj
 from jaxcomet.cost.transfer import MoveTime
 from jaxcomet.hardware.machine import MatrixEngine
@@ -71,53 +71,37 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
     receivers = spread.duplicates if several else 1.0
     copies = 1.0 if time.merged else receivers
     elements_up, elements_down = product([base, copies]), product([base, receivers])
-    bits = move.bits / 8.0
     scale = _unit_scale(placement, move.site) if move.to_engine else 1.0
-    up_bytes = product([elements_up, bits])
-    down_bytes = 0.0 if move.to_engine else product([elements_down, bits])
+    up_bytes = product([elements_up, move.bits / 8.0])
+    down_bytes = 0.0 if move.to_engine else product([elements_down, move.bits / 8.0])
+    mesh = _mesh_energy(placement, move, time, moves, spread)
     parent = machine.memories[move.parent]
-    fill = move.direction == "fill"
-    parent_cost = parent.read_energy_pj_per_byte if fill else parent.write_energy_pj_per_byte
-    child_cost = 0.0
-    if not move.to_engine:
-        child = machine.memories[move.child]
-        child_cost = child.write_energy_pj_per_byte if fill else child.read_energy_pj_per_byte
-    entries = [
-        Traffic(
+    child = None if move.to_engine else machine.memories[move.child]
+
+    def entry(direction: Direction, share: Number) -> Traffic:
+        fill = direction == "fill"
+        up, down = product([up_bytes, share]), product([down_bytes, share])
+        up_cost = parent.read_energy_pj_per_byte if fill else parent.write_energy_pj_per_byte
+        down_cost: Number = 0.0
+        if child is not None:
+            down_cost = child.write_energy_pj_per_byte if fill else child.read_energy_pj_per_byte
+        return Traffic(
             tensor=move.tensor,
-            direction=move.direction,
+            direction=direction,
             parent=move.parent,
             child=move.child,
-            parent_bytes=up_bytes,
-            child_bytes=down_bytes,
-            refetch=refetch,
-            parent_energy_pj=product([up_bytes, scale]) * parent_cost,
-            child_energy_pj=down_bytes * child_cost,
-            mesh_energy_pj=_mesh_energy(placement, move, time, moves, spread),
+            parent_bytes=up,
+            child_bytes=down,
+            refetch=product([refetch, share]),
+            parent_energy_pj=product([up, scale]) * up_cost,
+            child_energy_pj=down * down_cost,
+            mesh_energy_pj=product([mesh, share]),
         )
-    ]
-    share = placement.partial_share(move)
-    if not (isinstance(share, float) and share == 0.0):
-        child_write = (
-            0.0 if move.to_engine else machine.memories[move.child].write_energy_pj_per_byte
-        )
-        entries.append(
-            Traffic(
-                tensor=move.tensor,
-                direction="fill",
-                parent=move.parent,
-                child=move.child,
-                parent_bytes=up_bytes * share,
-                child_bytes=down_bytes * share,
-                refetch=refetch * share,
-                parent_energy_pj=product([up_bytes, scale])
-                * share
-                * parent.read_energy_pj_per_byte,
-                child_energy_pj=down_bytes * share * child_write,
-                mesh_energy_pj=entries[0].mesh_energy_pj * share,
-            )
-        )
-    return tuple(entries)
+
+    partial = placement.partial_share(move)
+    if isinstance(partial, float) and partial == 0.0:
+        return (entry(move.direction, 1.0),)
+    return entry(move.direction, 1.0), entry("fill", partial)
 
 
 def _unit_scale(placement: Placement, site: Site) -> Number:

@@ -59,22 +59,29 @@ def conventions(
 def _print_effects(effects: "Effects") -> None:
     from jaxcomet.cli.effects import BASE, ROWS
 
-    title = f"Effect of making one rule of {BASE} right, cycles (energy where it changes)"
+    title = f"Effect of making one rule of {BASE} right: cycles (energy, bytes held)"
     names = [r.label.replace(" ", "\n") for r in ROWS]
     table = tables.grid(title, ("rule", "from", "to", *names), left=3)
     base = [
-        f"{tables.count(c)}\n({tables.energy(e)})"
-        for c, e in zip(effects.base_cycles, effects.base_energy_pj, strict=True)
+        f"{tables.count(c)}\n({tables.energy(e)})\n({tables.count(b)} B)"
+        for c, e, b in zip(
+            effects.base_cycles, effects.base_energy_pj, effects.base_held_bytes, strict=True
+        )
     ]
     table.add_row(BASE, "", "", *base, style="bold")
     table.add_section()
     for effect in effects.rules:
         cells = []
-        for cycles, energy, total in zip(
-            effect.cycles, effect.energy_pj, effects.base_energy_pj, strict=True
+        for cycles, energy, total, held in zip(
+            effect.cycles,
+            effect.energy_pj,
+            effects.base_energy_pj,
+            effect.held_bytes,
+            strict=True,
         ):
             share = 100.0 * energy / total
             note = f"\n({share:+.2f} %)" if abs(share) >= 0.005 else ""
+            note += f"\n({tables.change(held)} B)" if held else ""
             cells.append(tables.change(cycles) + note)
         table.add_row(effect.option, effect.program, effect.right, *cells)
     console = tables.output()
@@ -103,6 +110,9 @@ def _as_dict(chosen: dict[str, Any], effects: "Effects") -> dict[str, Any]:
                 "values": {name: getattr(c, option) for name, c in chosen.items()},
                 "effect_cycles": [tables.whole(c) for c in (effect.cycles if effect else none)],
                 "effect_energy_pj": list(effect.energy_pj if effect else none),
+                "effect_held_bytes": [
+                    tables.whole(b) for b in (effect.held_bytes if effect else none)
+                ],
             }
         )
     rows = [
@@ -112,9 +122,14 @@ def _as_dict(chosen: dict[str, Any], effects: "Effects") -> dict[str, Any]:
             "factors": row.factors,
             "latency_cycles": tables.whole(cycles),
             "energy_pj": energy,
+            "held_bytes": tables.whole(held),
         }
-        for row, cycles, energy in zip(
-            ROWS, effects.base_cycles, effects.base_energy_pj, strict=True
+        for row, cycles, energy, held in zip(
+            ROWS,
+            effects.base_cycles,
+            effects.base_energy_pj,
+            effects.base_held_bytes,
+            strict=True,
         )
     ]
     return {"base": BASE, "rows": rows, "rules": rules}

@@ -5,6 +5,7 @@ to its default and pricing again gives the effect of that rule alone. Nothing he
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxcomet import hardware, strategies
 from jaxcomet.cost import evaluate
@@ -71,6 +72,7 @@ class Effect:
       right: value in the preset ``default``.
       cycles: change of the latency.
       energy_pj: change of the energy.
+      held_bytes: change of the bytes that the limited memories hold, one instance of each.
     """
 
     option: str
@@ -78,6 +80,7 @@ class Effect:
     right: str
     cycles: tuple[float, ...]
     energy_pj: tuple[float, ...]
+    held_bytes: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,16 +90,26 @@ class Effects:
     Attributes:
       base_cycles: latency under ``comet-program``, per row of `ROWS`.
       base_energy_pj: energy under it.
+      base_held_bytes: bytes held under it.
       rules: one entry per rule whose value differs from the default, in the order of `RULES`.
     """
 
     base_cycles: tuple[float, ...]
     base_energy_pj: tuple[float, ...]
+    base_held_bytes: tuple[float, ...]
     rules: tuple[Effect, ...]
 
 
-def _price(chosen: Conventions) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    cycles, energies = [], []
+class Prices(NamedTuple):
+    """Figures of the rows under one set of rules; see `Effect` for the units."""
+
+    cycles: tuple[float, ...]
+    energy_pj: tuple[float, ...]
+    held_bytes: tuple[float, ...]
+
+
+def _price(chosen: Conventions) -> Prices:
+    cycles, energies, held = [], [], []
     for row in ROWS:
         machine = hardware.load(row.machine)
         workload = gemm_softmax(*row.sizes)
@@ -106,7 +119,13 @@ def _price(chosen: Conventions) -> tuple[tuple[float, ...], tuple[float, ...]]:
         cost = evaluate(workload, mapping, machine, conventions=chosen)
         cycles.append(float(cost.latency_cycles))
         energies.append(float(cost.energy_pj))
-    return tuple(cycles), tuple(energies)
+        limited = (o for o in cost.occupancy if o.capacity_bytes is not None)
+        held.append(sum(float(o.needed_bytes) for o in limited))
+    return Prices(tuple(cycles), tuple(energies), tuple(held))
+
+
+def _changes(new: tuple[float, ...], old: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(a - b for a, b in zip(new, old, strict=True))
 
 
 def convention_effects() -> Effects:
@@ -115,20 +134,26 @@ def convention_effects() -> Effects:
     Returns:
       Base figures and one entry per rule that differs between ``comet-program`` and ``default``.
     """
-    base_cycles, base_energy = _price(PRESETS[BASE])
+    base = _price(PRESETS[BASE])
     rules = []
     for option in RULES:
         program, right = getattr(PRESETS[BASE], option), getattr(DEFAULT, option)
         if program == right:
             continue
-        cycles, energy = _price(conventions(BASE, **{option: right}))
+        prices = _price(conventions(BASE, **{option: right}))
         rules.append(
             Effect(
                 option=option,
                 program=program,
                 right=right,
-                cycles=tuple(a - b for a, b in zip(cycles, base_cycles, strict=True)),
-                energy_pj=tuple(a - b for a, b in zip(energy, base_energy, strict=True)),
+                cycles=_changes(prices.cycles, base.cycles),
+                energy_pj=_changes(prices.energy_pj, base.energy_pj),
+                held_bytes=_changes(prices.held_bytes, base.held_bytes),
             )
         )
-    return Effects(base_cycles=base_cycles, base_energy_pj=base_energy, rules=tuple(rules))
+    return Effects(
+        base_cycles=base.cycles,
+        base_energy_pj=base.energy_pj,
+        base_held_bytes=base.held_bytes,
+        rules=tuple(rules),
+    )

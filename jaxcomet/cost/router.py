@@ -3,7 +3,7 @@
 The one idea: a router is the sum of its parts (wires, clocks, buffers, crossbar, arbiters); each
 has the power that switching in every cycle takes, and power / clock is the energy of one word's
 pass (docs/equations.md, 5.4; constants and structure as in COMET's use of Orion,
-doi:10.1109/MICRO.2002.1176258). The constants are needed once for a machine, not for each mapping.
+doi:10.1145/774861.774893). The constants are needed once for a machine, not for each mapping.
 """
 
 from dataclasses import dataclass

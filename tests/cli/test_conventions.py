@@ -32,9 +32,9 @@ def computed() -> Effects:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices that are made up: 100 cycles more where tiles are staged one after the other."""
 
-    def price(rules: Conventions) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def price(rules: Conventions) -> effects.Prices:
         cycles = 1100.0 if rules.staging == "serial" else 1000.0
-        return (cycles,) * 4, (5e6,) * 4
+        return effects.Prices((cycles,) * 4, (5e6,) * 4, (1000.0,) * 4)
 
     monkeypatch.setattr(effects, "_price", price)
 
@@ -55,6 +55,18 @@ def test_energy_rules_move_no_cycle(computed: Effects):
     for effect in computed.rules:
         if RULES[effect.option].group == "energy":
             assert effect.cycles == (0, 0, 0, 0)
+
+
+@pytest.mark.slow
+def test_buffer_rules_hold_more_bytes(computed: Effects):
+    # bytes under comet-program by hand (closed form, section 2), row 1: A 128 and B 8,192 in ib and
+    # wb, 4 x 64 + 2 in ob, A 128 + B 32,768 + D 1 + F and H 256 each in gb
+    assert computed.base_held_bytes[0] == 128 + 8192 + 258 + 33409
+    grown = {e.option: e.held_bytes for e in computed.rules if any(e.held_bytes)}
+    assert set(grown) == {"double_buffer", "live_ranges", "intermediate_bits"}
+    # two bytes for D, F and H in gb
+    assert grown["intermediate_bits"][0] == 1 + 256 + 256
+    assert all(change >= 0 for changes in grown.values() for change in changes)
 
 
 @pytest.mark.usefixtures("quick")

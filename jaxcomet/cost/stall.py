@@ -49,7 +49,9 @@ def step_stall(demands: Sequence[tuple[Demand, Number]], window: Number) -> Numb
         cycles = product([demand.cycles_per_step, weight])
         total, taken = ports.get(demand.port, (0.0, 0.0))
         total = cycles if isinstance(total, float) and total == 0.0 else total + cycles
-        ports[demand.port] = (total, maximum(taken, demand.taken))
+        if not (isinstance(demand.taken, float) and demand.taken == 0.0):
+            taken = maximum(taken, product([demand.taken, weight]))
+        ports[demand.port] = (total, taken)
     stalls = [
         relu(
             total - (window if isinstance(taken, float) and taken == 0.0 else relu(window - taken))

@@ -1,4 +1,4 @@
-"""Prices a table of mappings: one batched call per machine.
+"""Prices a table of mappings: one batched call per machine and 65,536 rows.
 
 The one idea: columns are matched by name (M, N, K and the strategy's factors); all others are
 carried through as they are, so that a table keeps what its owner wrote beside the numbers.
@@ -20,12 +20,14 @@ from jaxcomet.cli.tables import exact
 from jaxcomet.cost import Cost, evaluate
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import MappingError
+from jaxcomet.mapping import Mapping, MappingError
 from jaxcomet.strategies import Strategy
+from jaxcomet.workload import CompoundOp
 
 ADDED = ("latency_cycles", "energy_pj", "feasible", "reason")
 MACHINE_COLUMNS = ("machine", "platform")
 
+_BATCH = 65536  # rows priced at once; bounds the memory that their breakdowns take
 _FACTOR_LIKE = re.compile(r"(\w+\.)?[A-Z]_\w+")
 
 
@@ -165,7 +167,21 @@ def _price(
     except MappingError:
         _refuse_first(table, rows, strategy, options, machine, sizes, factors)
         raise
-    return _cells(evaluate(workload, mapping, machine, conventions=conventions), len(rows))
+    cells: list[tuple[str, str, str, str]] = []
+    batch = min(len(rows), _BATCH)
+    for start in range(0, len(rows), batch):
+        # all batches have one size, so that one compiled program serves them
+        picked = np.minimum(np.arange(start, start + batch), len(rows) - 1)
+        part = _take((workload, mapping), picked)
+        cost = evaluate(*part, machine, conventions=conventions)
+        cells += _cells(cost, batch)[: len(rows) - start]
+    return cells
+
+
+def _take(arguments: tuple[CompoundOp, Mapping], rows: np.ndarray) -> tuple[CompoundOp, Mapping]:
+    import jax
+
+    return jax.tree.map(lambda x: x[rows] if np.ndim(x) else x, arguments)
 
 
 def _refuse_first(

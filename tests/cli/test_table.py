@@ -160,3 +160,15 @@ def test_options_that_do_not_go_with_a_table_are_refused(
     file, _ = table(HEAD, ROW)
     assert part in refused(*PROGRAM, "--machine", "edge", "--table", file, *words)
     assert not (tmp_path / "x.csv").exists()
+
+
+def test_batches_of_a_long_table_are_put_together(cli, table, monkeypatch):
+    rows = [f"1,1024,{k},2,2,2,2,64,{k}" for k in (128, 64, 32, 16, 8)]
+    file, _ = table(HEAD, *rows)
+    words = (*PROGRAM, "--machine", "edge", "--table", file, "--out", "-")
+    whole = cli(*words)
+    monkeypatch.setattr("jaxcomet.cli.pricing._BATCH", 2)
+    parts = cli(*words)
+    assert whole.exit_code == parts.exit_code == 0
+    assert len(_read(whole.stdout)) == len(rows)
+    assert whole.stdout == parts.stdout

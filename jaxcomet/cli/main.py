@@ -4,6 +4,8 @@ The one idea: an error that tells the user what to change is one message on stan
 code 2; anything else is a bug and shows its traceback.
 """
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -44,7 +46,11 @@ def _show_version(wanted: bool) -> bool:
     return wanted
 
 
-@app.callback()
+def _help(command: Callable[..., None]) -> str:
+    """A command's docstring as help text, with the mark that keeps its examples in their lines."""
+    return inspect.cleandoc(command.__doc__ or "").replace("\\b", "\b")
+
+
 def _root(
     version: Annotated[
         bool,
@@ -60,10 +66,14 @@ def _root(
     del version
 
 
-app.command("machines")(machines.machines)
-app.command("conventions")(conventions.conventions)
-app.command("evaluate")(evaluate.evaluate)
-app.command("compare")(compare.compare)
+app.callback(help=_help(_root))(_root)
+for _command in (
+    machines.machines,
+    conventions.conventions,
+    evaluate.evaluate,
+    compare.compare,
+):
+    app.command(_command.__name__, help=_help(_command))(_command)
 
 
 def main() -> None:

@@ -109,11 +109,3 @@ def test_json_holds_every_rule_with_its_values_and_effect(cli):
 def test_an_unknown_preset_lists_the_known_ones(refused):
     message = refused("conventions", "program")
     assert all(name in message for name in PRESETS)
-
-
-@pytest.mark.parametrize("command", ["machines", "conventions", "evaluate", "compare"])
-def test_help_of_every_command_has_an_example(cli, command: str):
-    result = cli(command, "--help")
-    assert result.exit_code == 0
-    assert "Example" in result.stdout
-    assert f"jaxcomet {command}" in result.stdout

@@ -12,10 +12,9 @@ from jaxcomet.arith import maximum
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.cost.energy import engine_energy, traffic
 from jaxcomet.cost.latency import latency
-from jaxcomet.cost.occupancy import occupancy, spatial_excess
+from jaxcomet.cost.occupancy import occupancy, spatial_use
 from jaxcomet.cost.placement import Placement, check
 from jaxcomet.cost.result import Cost, SpatialUse, parts_of
-from jaxcomet.cost.transfer import move_time
 from jaxcomet.hardware.machine import Machine, MatrixEngine
 from jaxcomet.mapping import Mapping
 from jaxcomet.workload import CompoundOp
@@ -30,12 +29,6 @@ def cost_of(
     """
     placement = Placement(workload, mapping, machine, conventions)
     time = latency(placement)
-    moves = [
-        (m, move_time(placement, m))
-        for node, above in placement.temporals
-        for m in placement.moves(node, above)
-    ]
-    root = placement.root
     io_bytes = [
         placement.workload.elements(t.name) * (t.bits / 8.0)
         for t in workload.tensors
@@ -59,16 +52,16 @@ def cost_of(
         conventions=conventions,
         latency_cycles=time.cycles,
         latency_parts=parts_of(time.parts),
-        traffic=tuple(t for m, mt in moves for t in traffic(placement, m, mt)),
+        traffic=tuple(t for m, mt in time.moves for t in traffic(placement, m, mt)),
         engine_energy=tuple(engine_energy(placement, s) for s in placement.sites),
         collectives=time.collectives,
         occupancy=tuple(occupancy(placement, m.name) for m in memories),
         spatial=tuple(
             SpatialUse(level=n, used_x=v[0], used_y=v[1], mesh_x=v[2], mesh_y=v[3])
-            for n, v in spatial_excess(placement).items()
+            for n, v in spatial_use(placement).items()
         ),
         nodes=time.nodes,
-        compulsory_bytes=sum(io_bytes[1:], start=io_bytes[0]) + 0.0 * (root == ""),
+        compulsory_bytes=sum(io_bytes[1:], start=io_bytes[0]),
         matrix_work=work,
         matrix_capacity=capacity,
     )

@@ -101,6 +101,7 @@ class Latency:
     cycles: Number
     parts: dict[Part, Number]
     nodes: tuple[NodeCost, ...]
+    moves: tuple[tuple[Move, MoveTime], ...]
     collectives: tuple[CollectiveCost, ...]
 
 
@@ -110,6 +111,7 @@ class _Walk:
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
         self.nodes: list[NodeCost] = []
+        self.moves: list[tuple[Move, MoveTime]] = []
         self.collectives: list[CollectiveCost] = []
         self.refills: dict[Part, Number] = {}
 
@@ -194,6 +196,7 @@ class _Walk:
         label = "+".join(s.operation.name for s in place.sites_below(node)) or "collective"
         moves = place.moves(node, above)
         timed = [(m, move_time(place, m)) for m in moves]
+        self.moves += timed
         counts = {id(m): place.transitions(m.tensor, own) for m in moves}
         up, down, saved = self._ramps(timed, counts, steps)
         dependent, stall = self._waits(timed, counts, steps, window, child)
@@ -501,5 +504,6 @@ def latency(placement: Placement) -> Latency:
         cycles=cycles,
         parts=time.parts,
         nodes=tuple(walk.nodes),
+        moves=tuple(walk.moves),
         collectives=tuple(walk.collectives),
     )

@@ -299,7 +299,7 @@ def _gathered(
     return [(min(positions), max(positions), entry)]
 
 
-def spatial_excess(placement: Placement) -> dict[str, tuple[Number, Number, Number, Number]]:
+def spatial_use(placement: Placement) -> dict[str, tuple[Number, Number, Number, Number]]:
     """(used x, used y, mesh x, mesh y) of the widest spread over each level, by level."""
     used: dict[str, tuple[Number, Number]] = {}
     for node, _ in walk(placement.mapping.tree):

@@ -19,6 +19,7 @@ from jaxcomet.hardware.machine import Machine, VectorEngine
 from jaxcomet.mapping import Collective, Compute, Group, Loop, MappingError, Node, Spatial, Temporal
 from jaxcomet.strategies.strategy import Strategy
 
+_VECTOR_OPS = ("rowmax", "sub", "exp", "rowsum", "div")
 _ROW_OPS = {"rowmax": ("D", "max"), "rowsum": ("G", "add")}
 
 
@@ -74,9 +75,16 @@ def _gemm_branch(n: _Names) -> Node:
     return Temporal(n.middle, (n.time("M", n.middle),), n.spread(n.middle, _gemm_core(n)))
 
 
-def _vector_core(n: _Names, operation: str, stage: str, row_stage: str | None = None) -> Node:
+def _vector_core(
+    n: _Names,
+    operation: str,
+    stage: str,
+    *,
+    row_stage: str | None = None,
+    outer: tuple[str, ...] = (),
+) -> Node:
     """A vector operation on one core: one row of a call's columns at a time, rows innermost."""
-    columns = n.time("N", n.inner, stage)
+    columns = Loop("N", (*outer, n.factor("N", n.inner, "t", stage)))
     rows = Loop("M", n.rows(stage if row_stage is None else row_stage))
     call = Compute(operation, (Loop("N", (n.call("N", stage),)),))
     return Temporal(n.inner, (columns, rows), call)
@@ -98,37 +106,47 @@ def _across(
     )
 
 
-def _on_cores(n: _Names, operations: tuple[str, ...], stage: str) -> tuple[Node, ...]:
+def _on_cores(
+    n: _Names, operations: tuple[str, ...], stage: str, outer: tuple[str, ...] = ()
+) -> tuple[Node, ...]:
     """Vector operations on a cluster's cores, partial row results combined between these."""
     children: list[Node] = []
     for operation in operations:
-        children.append(n.spread(n.middle, _vector_core(n, operation, stage), stage))
+        core = _vector_core(n, operation, stage, outer=outer)
+        children.append(n.spread(n.middle, core, stage))
         if operation in _ROW_OPS:
             tensor, function = _ROW_OPS[operation]
             children.append(_across(n, tensor, function, n.middle, stage, implied=True))
     return tuple(children)
 
 
-def _vector_branch(n: _Names, operations: tuple[str, ...], stage: str) -> Node:
+def _vector_branch(
+    n: _Names, operations: tuple[str, ...], stage: str, outer: tuple[str, ...] = ()
+) -> Node:
     """One cluster loop over fused vector operations."""
-    return _cluster_loop(n, Group(_on_cores(n, operations, stage)), stage)
+    return _cluster_loop(n, Group(_on_cores(n, operations, stage, outer)), stage)
 
 
 def _cluster_loop(n: _Names, body: Node, stage: str) -> Node:
     return Temporal(n.middle, (n.time("M", n.middle, stage),), body)
 
 
-def _dist_softmax(n: _Names, stage: str, reduce: str) -> tuple[list[Node], dict[str, str]]:
-    """Branches of a softmax on all cores, and the homes of what passes between them."""
+def _dist_softmax(
+    n: _Names, stage: str, reduce: str, outer: tuple[str, ...] = ()
+) -> tuple[list[Node], dict[str, str]]:
+    """Branches of a softmax on all cores, and the homes of what passes between them.
+
+    `outer` names further factors of its columns, those in which the GEMM steps above the clusters.
+    """
     max_reduce = _cluster_loop(n, _across(n, "D", "max", n.outer, stage, implied=False), stage)
     if reduce == "rows":
         # one loop from the subtraction to the division, so that the result's way out hides behind
         # the next step and F stays where it is for one step only
         sum_reduce = _across(n, "G", "add", n.outer, stage, implied=False)
-        before = _on_cores(n, ("sub", "exp", "rowsum"), stage)
-        after = _on_cores(n, ("div",), stage)
+        before = _on_cores(n, ("sub", "exp", "rowsum"), stage, outer)
+        after = _on_cores(n, ("div",), stage, outer)
         branches = [
-            _vector_branch(n, ("rowmax",), stage),
+            _vector_branch(n, ("rowmax",), stage, outer),
             max_reduce,
             _cluster_loop(n, Group((*before, sum_reduce, *after)), stage),
         ]
@@ -144,6 +162,7 @@ def _dist_softmax(n: _Names, stage: str, reduce: str) -> tuple[list[Node], dict[
             Loop(
                 "N",
                 (
+                    *outer,
                     n.factor("N", n.middle, "sx", stage),
                     n.factor("N", n.middle, "sy", stage),
                     n.factor("N", n.inner, "t", stage),
@@ -154,11 +173,11 @@ def _dist_softmax(n: _Names, stage: str, reduce: str) -> tuple[list[Node], dict[
         "add",
     )
     branches = [
-        _vector_branch(n, ("rowmax",), stage),
+        _vector_branch(n, ("rowmax",), stage, outer),
         max_reduce,
-        _vector_branch(n, ("sub", "exp"), stage),
+        _vector_branch(n, ("sub", "exp"), stage, outer),
         _cluster_loop(n, whole, stage),
-        _vector_branch(n, ("rowsum", "div"), stage),
+        _vector_branch(n, ("rowsum", "div"), stage, outer),
     ]
     return branches, {"D": n.cluster, "E": n.buffer, "F": n.cluster, "G": n.buffer}
 
@@ -186,46 +205,14 @@ def _fused_rows(n: _Names, gemm: Node, branches: list[Node], binding: str, weigh
 
 def _fused_gemm_distsm(machine: Machine, options: dict[str, str]) -> tuple[Node, dict[str, str]]:
     n = _Names(machine)
-    extra = (n.factor("N", n.outer, "t"),) if options["weights"] == "streamed" else ()
-    branches, homes = _dist_softmax(n, "", options["reduce"])
+    # the softmax sees all columns of a row block, also those that the GEMM makes in later steps
+    streamed = n.factor("N", n.outer, "t")
+    outer = (streamed,) if options["weights"] == "streamed" else ()
+    branches, homes = _dist_softmax(n, "", options["reduce"], outer)
     tree = _fused_rows(
         n, _weights(n, options["weights"]), branches, options["binding"], options["weights"]
     )
-    return _widen(tree, extra), {"C": n.buffer, **homes}
-
-
-def _widen(tree: Node, extra: tuple[str, ...]) -> Node:
-    """Adds outer column factors to the vector operations, which see all columns of a row block."""
-    if not extra:
-        return tree
-
-    def loops(items: tuple[Loop, ...]) -> tuple[Loop, ...]:
-        return tuple(Loop(x.dim, (*extra, *x.factors)) if x.dim == "N" else x for x in items)
-
-    match tree:
-        case Temporal(level, items, body):
-            if isinstance(body, Compute) and body.operation != "gemm":
-                return Temporal(level, loops(items), body)
-            return Temporal(level, items, _widen(body, extra))
-        case Spatial(level, x, y, body):
-            return Spatial(level, x, y, _widen(body, extra))
-        case Group(children, binding):
-            return Group(tuple(_widen(c, extra) for c in children), binding)
-        case Collective():
-            if any(x.dim == "N" for x in tree.tile):
-                return Collective(
-                    tree.kind,
-                    tree.tensor,
-                    tree.memory,
-                    tree.x,
-                    tree.y,
-                    loops(tree.tile),
-                    tree.function,
-                    tree.implied,
-                )
-            return tree
-        case _:
-            return tree
+    return tree, {"C": n.buffer, **homes}
 
 
 def _fused_gemm_sm(machine: Machine, options: dict[str, str]) -> tuple[Node, dict[str, str]]:
@@ -240,7 +227,8 @@ def _fused_gemm_sm(machine: Machine, options: dict[str, str]) -> tuple[Node, dic
     gather = Collective("gather", "C", n.buffer, spread_x, spread_y, part)
     # one core has all columns, so it splits them by factors of its own; the rows are the GEMM's
     softmax = [
-        _vector_core(n, op, "softmax.", "") for op in ("rowmax", "sub", "exp", "rowsum", "div")
+        _vector_core(n, op, "softmax.", row_stage="")
+        for op in ("rowmax", "sub", "exp", "rowsum", "div")
     ]
     one_core = _cluster_loop(n, Group((gather, *softmax)), "")
     body = Group((_weights(n, options["weights"]), one_core), options["binding"])  # pyright: ignore[reportArgumentType]
@@ -272,7 +260,7 @@ def _unfused(machine: Machine, options: dict[str, str]) -> tuple[Node, dict[str,
     n = _Names(machine)
     stage = "softmax."
     stages: list[Node] = [_gemm_stage(n)]
-    for operation in ("rowmax", "sub", "exp", "rowsum", "div"):
+    for operation in _VECTOR_OPS:
         inside: list[Node] = [_vector_branch(n, (operation,), stage)]
         if operation in _ROW_OPS:
             tensor, function = _ROW_OPS[operation]

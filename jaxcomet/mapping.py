@@ -54,11 +54,17 @@ class Temporal:
       level: the level whose memories the tiles come from.
       loops: outermost first.
       body: what one step runs.
+      skips_masked: steps whose columns the causal mask hides from all rows of the step are left
+        out; needs a loop over the mask's columns here, and one over its rows further out.
+      rotates: tensors of which each unit of this level holds one tile of these loops at a time:
+        the tiles come from a neighbouring unit (a ``permute``), not again from the level above.
     """
 
     level: str
     loops: tuple[Loop, ...]
     body: "Node"
+    skips_masked: bool = False
+    rotates: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,13 @@ class Spatial:
 class Group:
     """Siblings and how they are bound.
 
-    One after the other, or as stages of a pipeline over the enclosing steps.
+    One after the other, as stages of a pipeline over the enclosing steps (each works on what the
+    one before made in the last step), or in parallel within each step (none needs another's
+    result of that step).
     """
 
     children: tuple["Node", ...]
-    binding: Literal["sequential", "pipelined"] = "sequential"
+    binding: Literal["sequential", "pipelined", "parallel"] = "sequential"
 
 
 @dataclass(frozen=True)
@@ -102,12 +110,40 @@ class Compute:
     tile: tuple[Loop, ...]
 
 
+CollectiveKind = Literal[
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "permute",
+]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Participants of a collective at one more level.
+
+    Attributes:
+      memory: where each of them holds its part.
+      x: factors whose product is the number of participants along mesh x.
+      y: the same along mesh y.
+    """
+
+    memory: str
+    x: tuple[str, ...]
+    y: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Collective:
     """An explicit exchange between units.
 
     Attributes:
-      kind: ``all_reduce`` or ``gather``.
+      kind: what is exchanged with whom (docs/collectives.md).
       tensor: what is exchanged.
       memory: where each participant holds it.
       x: factors whose product is the number of participants along mesh x.
@@ -117,9 +153,12 @@ class Collective:
         combined.
       implied: the mathematics needs it, but the authors' program leaves it out (convention
         ``partial_reductions``).
+      algorithm: how it is done; ``auto``: the fastest one.
+      bits: bits per element on the way; None: as the tensor's producer moves it.
+      outer: further levels that take part, innermost first (algorithm ``hierarchical``).
     """
 
-    kind: Literal["all_reduce", "gather"]
+    kind: CollectiveKind
     tensor: str
     memory: str
     x: tuple[str, ...]
@@ -127,6 +166,9 @@ class Collective:
     tile: tuple[Loop, ...]
     function: str | None = None
     implied: bool = False
+    algorithm: str = "mesh"
+    bits: int | None = None
+    outer: tuple[Ranks, ...] = ()
 
 
 Node = Temporal | Spatial | Group | Compute | Collective

@@ -55,6 +55,10 @@ class Operation:
       inputs: names of the operands.
       output: name of the result.
       bits: bits per element at which the operation's operands and result move inside the machine.
+      carried: dimensions along which the operation runs block after block and keeps a running
+        value: the result lacks them, each block of their loops updates it, and it is final after
+        the last one (the online softmax). An operation may then read its own result, or one that
+        is made later: the value of the block before.
     """
 
     name: str
@@ -63,6 +67,28 @@ class Operation:
     inputs: tuple[str, ...]
     output: str
     bits: int
+    carried: tuple[str, ...] = ()
+
+
+@register_dataclass
+@dataclass(frozen=True, kw_only=True)
+class CausalMask:
+    """Which columns a row may see: row block by row block a few more (bottom-right aligned).
+
+    Rows are ordered by position, the heads that share keys side by side: row m is at position
+    ``m // rows_per_position`` and sees the first ``offset + position + 1`` columns.
+
+    Attributes:
+      rows: loop dimension of the rows.
+      columns: loop dimension of the columns.
+      rows_per_position: rows that see the same columns.
+      offset: columns before the first position (key length - query length), >= 0.
+    """
+
+    rows: str = dataclasses.field(metadata={"static": True})
+    columns: str = dataclasses.field(metadata={"static": True})
+    rows_per_position: Number
+    offset: Number
 
 
 @register_dataclass
@@ -75,12 +101,14 @@ class CompoundOp:
       operations: in dependency order.
       tensors: every tensor that they name.
       sizes: extent of each loop dimension; leaves, so that shapes can be batched.
+      mask: columns that some rows may not see; None where all see all.
     """
 
     name: str = dataclasses.field(metadata={"static": True})
     operations: tuple[Operation, ...] = dataclasses.field(metadata={"static": True})
     tensors: tuple[Tensor, ...] = dataclasses.field(metadata={"static": True})
     sizes: Mapping[str, Number]
+    mask: CausalMask | None = None
 
     def tensor(self, name: str) -> Tensor:
         """The tensor called `name`."""

@@ -20,6 +20,9 @@ from jaxcomet.cost import (
 )
 from jaxcomet.mapping import Mapping as Mapping
 from jaxcomet.mapping import MappingError as MappingError
+from jaxcomet.operations import attention as attention
+from jaxcomet.operations import gemm as gemm
+from jaxcomet.operations import gemm_layernorm as gemm_layernorm
 from jaxcomet.operations import gemm_softmax as gemm_softmax
 from jaxcomet.workload import CompoundOp as CompoundOp
 from jaxcomet.workload import WorkloadError as WorkloadError

@@ -139,9 +139,22 @@ def per(x: Number, rate: Number) -> Number:
     """X / rate, as a product with the reciprocal.
 
     A rate is a machine number, the same for a whole batch: one division serves it, and the compiler
-    fuses what depends on it. `ceil` and `floor` snap away the last place that this may cost.
+    fuses what depends on it. `ceil` and `floor` snap away the last place that this may cost. An
+    unlimited rate (inf) gives 0, with gradient 0 in both.
     """
     return x * (1.0 / rate)
+
+
+def times_rate(count: Number, rate: Number) -> Number:
+    """Count x rate, for a rate that may be unlimited.
+
+    Gradient: 0 in both where the rate is inf. A plain product would give ``0 * inf``, not a number,
+    for the count, because `per` and `minimum` hand down a slope of 0.
+    """
+    if isinstance(rate, float):
+        return math.inf if math.isinf(rate) else count * rate
+    unlimited = jnp.isinf(rate)
+    return jnp.where(unlimited, jnp.inf, count * jnp.where(unlimited, 1.0, rate))
 
 
 def reuse(loops: Sequence[tuple[Number, bool]], *, beyond: int = 0) -> Number:

@@ -1,5 +1,7 @@
 """Explains a cost in words: what limits, where the cycles go, and each formula with its numbers."""
 
+import math
+
 from jaxcomet.cost.latency import NodeCost
 from jaxcomet.cost.result import Cost
 from jaxcomet.cost.transfer import MoveTime
@@ -25,6 +27,8 @@ def limiting(cost: Cost) -> tuple[str, str, float]:
 
 def _number(x: object) -> str:
     value = float(x)  # pyright: ignore[reportArgumentType]
+    if math.isinf(value):
+        return "unlimited"
     return f"{value:,.0f}" if value == round(value) else f"{value:,.4g}"
 
 

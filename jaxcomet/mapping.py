@@ -32,16 +32,34 @@ class MappingError(ValueError):
 
 
 @dataclass(frozen=True)
+class Masked:
+    """Where a loop over blocks of columns stands among blocks of rows, to skip what is masked.
+
+    Attributes:
+      blocks: factors whose product is the number of row blocks (a loop further out).
+      rows: factors whose product is the rows of one block.
+      columns: factors whose product is the columns of one block.
+    """
+
+    blocks: tuple[str, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Loop:
     """A loop over one dimension; its steps are the product of the named factors.
 
     Attributes:
       dim: loop dimension.
       factors: names of the factors whose product is the number of steps.
+      masked: steps whose columns the workload's mask hides from all rows of the step are left
+        out; None: all steps are made.
     """
 
     dim: str
     factors: tuple[str, ...]
+    masked: Masked | None = None
 
 
 @dataclass(frozen=True)
@@ -54,8 +72,6 @@ class Temporal:
       level: the level whose memories the tiles come from.
       loops: outermost first.
       body: what one step runs.
-      skips_masked: steps whose columns the causal mask hides from all rows of the step are left
-        out; needs a loop over the mask's columns here, and one over its rows further out.
       rotates: tensors of which each unit of this level holds one tile of these loops at a time:
         the tiles come from a neighbouring unit (a ``permute``), not again from the level above.
     """
@@ -63,7 +79,6 @@ class Temporal:
     level: str
     loops: tuple[Loop, ...]
     body: "Node"
-    skips_masked: bool = False
     rotates: tuple[str, ...] = ()
 
 
@@ -197,7 +212,8 @@ def computes(node: Node) -> tuple[Compute, ...]:
     return tuple(n for n, _ in walk(node) if isinstance(n, Compute))
 
 
-def _loops_of(node: Node) -> tuple[Loop, ...]:
+def loops_of(node: Node) -> tuple[Loop, ...]:
+    """Loops of a node itself, outermost first; x before y."""
     match node:
         case Temporal():
             return node.loops
@@ -211,7 +227,7 @@ def _loops_of(node: Node) -> tuple[Loop, ...]:
 
 def factor_names(tree: Node) -> tuple[str, ...]:
     """Names of all factors of a tree, in order of appearance (outermost first)."""
-    names = [f for n, _ in walk(tree) for loop in _loops_of(n) for f in loop.factors]
+    names = [f for n, _ in walk(tree) for loop in loops_of(n) for f in loop.factors]
     return tuple(dict.fromkeys(names))
 
 
@@ -219,7 +235,7 @@ def factor_chain(tree: Node, operation: str, dim: str) -> tuple[str, ...]:
     """Factors that split `dim` for one operation, outermost first."""
     for node, above in walk(tree):
         if isinstance(node, Compute) and node.operation == operation:
-            loops = [loop for n in (*above, node) for loop in _loops_of(n)]
+            loops = [loop for n in (*above, node) for loop in loops_of(n)]
             return tuple(f for loop in loops if loop.dim == dim for f in loop.factors)
     raise MappingError(
         f"tree: runs no operation {operation!r}; it runs {[c.operation for c in computes(tree)]}"
@@ -236,12 +252,14 @@ class Mapping:
       tree: the tree.
       homes: (tensor, memory) pairs: where each intermediate tensor is handed over.
       factors: value of every factor of the tree; the leaves.
+      rewrites: rewrites of the workload for which the tree is made (see `jaxcomet.rewrite`).
     """
 
     strategy: str = dataclasses.field(metadata={"static": True})
     tree: Node = dataclasses.field(metadata={"static": True})
     homes: tuple[tuple[str, str], ...] = dataclasses.field(metadata={"static": True})
     factors: MappingABC[str, Number]
+    rewrites: tuple[str, ...] = dataclasses.field(default=(), metadata={"static": True})
 
     @classmethod
     def from_factors(
@@ -252,15 +270,17 @@ class Mapping:
         tree: Node,
         homes: MappingABC[str, str],
         factors: MappingABC[str, object],
+        rewrites: tuple[str, ...] = (),
     ) -> "Mapping":
         """A checked mapping.
 
         Args:
-          workload: what is mapped; its sizes are the loop bounds.
+          workload: what is mapped, after the rewrites; its sizes are the loop bounds.
           strategy: name for the record.
           tree: the mapping tree.
           homes: memory of every intermediate tensor.
           factors: whole numbers >= 1 by name, or arrays of them (a batch); those left out are 1.
+          rewrites: the rewrites that were made.
 
         Returns:
           The mapping.
@@ -284,7 +304,13 @@ class Mapping:
         traced = [*values.values(), *workload.sizes.values()]
         if not any(is_traced(v) for v in traced):
             _check_cover(workload, tree, values, strategy)
-        return cls(strategy=strategy, tree=tree, homes=tuple(sorted(homes.items())), factors=values)
+        return cls(
+            strategy=strategy,
+            tree=tree,
+            homes=tuple(sorted(homes.items())),
+            factors=values,
+            rewrites=rewrites,
+        )
 
     def home(self, tensor: str, root: str) -> str:
         """Memory in which a tensor is handed over; `root` unless the mapping says otherwise."""

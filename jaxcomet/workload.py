@@ -55,10 +55,10 @@ class Operation:
       inputs: names of the operands.
       output: name of the result.
       bits: bits per element at which the operation's operands and result move inside the machine.
-      carried: dimensions along which the operation runs block after block and keeps a running
-        value: the result lacks them, each block of their loops updates it, and it is final after
-        the last one (the online softmax). An operation may then read its own result, or one that
-        is made later: the value of the block before.
+      carried: dimensions along which the operation runs block after block on running values (the
+        online softmax): a result that lacks them is updated by each block of their loops and final
+        after the last; one that has them is relative to the running values of its block. The
+        operation may read its own result, or one that is made later: the value of the block before.
     """
 
     name: str
@@ -125,7 +125,8 @@ class CompoundOp:
 
     def producer(self, tensor: str) -> Operation | None:
         """The operation that makes a tensor; None for an input of the compound operation."""
-        return next((o for o in self.operations if o.output == tensor), None)
+        makers = [o for o in self.operations if o.output == tensor]
+        return next((o for o in makers if tensor not in o.inputs), makers[0] if makers else None)
 
     def consumers(self, tensor: str) -> tuple[Operation, ...]:
         """The operations that read a tensor."""
@@ -174,17 +175,19 @@ def build(
     operations: tuple[Operation, ...],
     tensors: tuple[Tensor, ...],
     sizes: Mapping[str, object],
+    mask: CausalMask | None = None,
 ) -> CompoundOp:
     """A checked compound operation.
 
     Raises:
-      WorkloadError: an unknown tensor, a tensor made twice or read before it is made, a dimension
-        without a size, a size
-        that is no whole number >= 1, a contraction without exactly two operands.
+      WorkloadError: an unknown tensor, a tensor made twice or read before it is made (unless a
+        running value of a `carried` operation), a dimension without a size, a size that is no
+        whole number >= 1, a contraction without exactly two operands.
     """
     by_name = {t.name: t for t in tensors}
     made: set[str] = set()
     produced = {o.output for o in operations}
+    running = {o.output for o in operations if o.carried and o.output in o.inputs}
     for op in operations:
         for tensor in (*op.inputs, op.output):
             if tensor not in by_name:
@@ -197,11 +200,11 @@ def build(
                         f"{name}.{tensor}: got dimension {dim!r} without a size; add it to sizes"
                     )
         for tensor in op.inputs:
-            if tensor in produced and tensor not in made:
+            if tensor in produced and tensor not in made and not op.carried:
                 raise WorkloadError(
                     f"{name}.{op.name}: reads {tensor!r} before it is made; reorder the operations"
                 )
-        if op.output in made:
+        if op.output in made and not (op.carried and {op.output} <= running):
             raise WorkloadError(
                 f"{name}.{op.name}: makes {op.output!r} a second time; give each result its own "
                 "name"
@@ -216,4 +219,5 @@ def build(
         operations=operations,
         tensors=tensors,
         sizes={d: check_size(d, s) for d, s in sizes.items()},
+        mask=mask,
     )

@@ -17,6 +17,7 @@ from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping
 from jaxcomet.optimize.space import Axis, Space, spaces
+from jaxcomet.rewrite import rewritten
 from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp
 
@@ -161,8 +162,9 @@ def _search(
 
 def size(workload: CompoundOp, machine: Machine, strategy: Strategy, **options: str) -> int:
     """Number of mappings that `enumerate_mappings` prices."""
-    tree, _ = strategy.tree(machine, strategy.chosen(options))
-    return sum(s.size for s in spaces(workload, machine, tree))
+    plan = strategy.planned(workload, machine, **options)
+    form = rewritten(workload, plan.rewrites)
+    return sum(s.size for s in spaces(form, machine, plan.tree))
 
 
 def enumerate_mappings(
@@ -197,15 +199,17 @@ def enumerate_mappings(
       so).
     """
     options = options or {}
-    tree, homes = strategy.tree(machine, strategy.chosen(options))
+    plan = strategy.planned(workload, machine, **options)
+    form = rewritten(workload, plan.rewrites)
     chosen: dict[str, object] = {}
     searched: list[Searched] = []
-    for space in spaces(workload, machine, tree):
+    for space in spaces(form, machine, plan.tree):
         part = Mapping(
             strategy=strategy.label(options),
             tree=space.tree,
-            homes=tuple(sorted(homes.items())),
+            homes=tuple(sorted(plan.homes.items())),
             factors={},
+            rewrites=plan.rewrites,
         )
         whole = space.size
         if whole > _PRUNED:

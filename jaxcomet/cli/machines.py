@@ -1,5 +1,6 @@
 """`jaxcomet machines`: the machines there are, or one of them with every number."""
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from jaxcomet.cli.options import Json, Overrides, pairs
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from jaxcomet.hardware import MachineSpec, Quantity, Switch
+    from jaxcomet.hardware import Choice, MachineSpec, Quantity, Switch
 
 
 def machines(
@@ -76,13 +77,16 @@ def _summary(spec: "MachineSpec") -> dict[str, Any]:
         "cores": tables.whole(units),
         "macs_per_core": tables.whole(macs),
         "root_memory": root.name,
-        "root_bandwidth_bytes_per_cycle": tables.whole(float(root.child_bandwidth_bytes_per_cycle)),
-        "capacities_bytes": {
-            m.name: None if m.capacity_bytes is None else tables.whole(float(m.capacity_bytes))
-            for m in machine.memories.values()
-        },
+        "root_bandwidth_bytes_per_cycle": _limit(root.child_bandwidth_bytes_per_cycle),
+        "capacities_bytes": {m.name: _limit(m.capacity_bytes) for m in machine.memories.values()},
         "clock_hz": machine.clock_hz,
     }
+
+
+def _limit(value: Any) -> float | int | None:
+    """A capacity or bandwidth for JSON; None where it is unlimited."""
+    number = math.inf if value is None else float(value)
+    return None if math.isinf(number) else tables.whole(number)
 
 
 def _size(num_bytes: float | int) -> str:
@@ -104,12 +108,13 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
             for level in row["levels"]
         )
         buffers = ", ".join(f"{n} {_size(b)}" for n, b in row["capacities_bytes"].items() if b)
+        bandwidth = row["root_bandwidth_bytes_per_cycle"]
         table.add_row(
             row["name"],
             levels,
             tables.count(row["cores"]),
             tables.count(row["macs_per_core"]),
-            tables.count(row["root_bandwidth_bytes_per_cycle"]),
+            "unlimited" if bandwidth is None else tables.count(bandwidth),
             buffers,
             "not stated" if row["clock_hz"] is None else f"{row['clock_hz'] / 1e9:g} GHz",
         )
@@ -120,12 +125,14 @@ def _print_list(rows: list[dict[str, Any]]) -> None:
     console.print("`jaxcomet machines NAME` shows one with every number, unit and source.")
 
 
-def _value(entry: "Quantity | Switch") -> str:
-    from jaxcomet.hardware import Quantity
+def _value(entry: "Quantity | Switch | Choice") -> str:
+    from jaxcomet.hardware import Choice, Quantity
 
     if isinstance(entry, Quantity):
         number = tables.exact(entry.value)
-        return number if entry.unit == "1" else f"{number} {entry.unit}"
+        return number if entry.unit == "1" or math.isinf(entry.value) else f"{number} {entry.unit}"
+    if isinstance(entry, Choice):
+        return entry.value
     return "yes" if entry.value else "no"
 
 
@@ -134,12 +141,12 @@ def _tree(spec: "MachineSpec") -> "Tree":
     from rich.text import Text
     from rich.tree import Tree
 
-    from jaxcomet.hardware import Quantity, Switch
+    from jaxcomet.hardware import Choice, Quantity, Switch
 
     def fill(branch: Tree, table: object) -> None:
         for key in type(table).model_fields:  # pyright: ignore[reportAttributeAccessIssue]
             value = getattr(table, key)
-            if isinstance(value, Quantity | Switch):
+            if isinstance(value, Quantity | Switch | Choice):
                 line = Text.assemble(
                     f"{key} = ",
                     (_value(value), "bold"),

@@ -152,16 +152,16 @@ def _price(
     machine: Machine,
     conventions: Conventions,
 ) -> list[tuple[str, str, str, str]]:
-    names = strategy.factor_names(machine, **options)
+    sizes = [_numbers(table, d, rows) for d in DIMENSIONS]
+    workload = operations.gemm_softmax(*sizes)
+    names = strategy.factor_names(workload, machine, **options)
     for column in table.columns:
         if _FACTOR_LIKE.fullmatch(column) and column not in names:
             raise InputError(
                 f"{table.label}: column {column}: no factor of strategy {strategy.label(options)} "
                 f"on {machine.name}; {near(column, names)}"
             )
-    sizes = [_numbers(table, d, rows) for d in DIMENSIONS]
     factors = {n: _numbers(table, n, rows) for n in names if n in table.columns}
-    workload = operations.gemm_softmax(*sizes)
     try:
         mapping = strategy.build(workload, machine, factors, **options)
     except MappingError:

@@ -5,6 +5,7 @@ that what is piped on is the result alone.
 """
 
 import json
+import math
 import os
 import sys
 from collections.abc import Collection, Iterable
@@ -90,9 +91,11 @@ def exact(value: float) -> str:
     """A number in full: whole ones as such, others with all digits.
 
     Example:
-      >>> exact(9270.0), exact(0.1), exact(2.0**53)
-      ('9270', '0.1', '9007199254740992')
+      >>> exact(9270.0), exact(0.1), exact(2.0**53), exact(math.inf)
+      ('9270', '0.1', '9007199254740992', 'unlimited')
     """
+    if math.isinf(value):
+        return "unlimited"
     return str(int(value)) if float(value).is_integer() else repr(float(value))
 
 

@@ -36,4 +36,20 @@ from jaxcomet.cost.evaluate import (
 from jaxcomet.cost.evaluate import (
     totals_of as totals_of,
 )
+from jaxcomet.cost.exchange import (
+    Exchange as Exchange,
+)
+from jaxcomet.cost.exchange import (
+    ExchangeError as ExchangeError,
+)
+from jaxcomet.cost.exchange import (
+    algorithms as algorithms,
+)
+from jaxcomet.cost.exchange import (
+    bound as bound,
+)
+from jaxcomet.cost.exchange import (
+    exchange as exchange,
+)
+from jaxcomet.cost.fabric import Fabric as Fabric
 from jaxcomet.cost.result import Cost as Cost

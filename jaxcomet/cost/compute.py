@@ -2,8 +2,9 @@
 
 Matrix engine (docs/equations.md, 2.1): weight-stationary systolic arrays after SCALE-Sim
 (arXiv:1811.02883): a call that streams T rows through arrays of R rows and C columns takes ``2R + C
-+ T - 2`` cycles a fold: R to load the weights, T rows, R + C - 2 of skew. Vector engine (2.2):
-``cycles(op) * ceil(elements / lanes)``; a row reduction is a tree of ceil(log2 lanes) steps.
++ T - 2`` cycles a fold: R to load the weights, T rows, R + C - 2 of skew. A broadcast array takes
+the T cycles alone. Vector engine (2.2): ``cycles(op) * ceil(elements / lanes)``; a row reduction is
+a tree of ceil(log2 lanes) steps an instruction, or one step where each lane has rows of its own.
 """
 
 import math
@@ -17,20 +18,21 @@ from jaxcomet.hardware.machine import MatrixEngine, VectorEngine
 from jaxcomet.workload import Operation
 
 
-def systolic_cycles(
+def array_cycles(
     engine: MatrixEngine, streamed: Number, contracted: Number, columns: Number, rules: Conventions
 ) -> Number:
     """Cycles of one call of a weight-stationary matrix engine.
 
     Args:
-      engine: the grid of arrays.
+      engine: the grid of arrays; ``array`` says of which kind.
       streamed: rows that stream through (M of the call).
       contracted: extent along the arrays' rows (K of the call).
       columns: extent along the arrays' columns (N of the call).
-      rules: ``weight_load`` and ``array_skew``.
+      rules: ``weight_load`` and ``array_skew``; a broadcast array has neither.
 
     Returns:
-      Cycles; with exposed loads and counted skew (2R + C + T - 2) a fold.
+      Cycles. Systolic, with exposed loads and counted skew: (2R + C + T - 2) a fold. Broadcast: T a
+      fold; its weights arrive through the engine's port, which `move_time` prices.
     """
     folds = product(
         [
@@ -38,6 +40,8 @@ def systolic_cycles(
             ceil(per(columns, engine.grid_columns * engine.array_columns)),
         ]
     )
+    if engine.array == "broadcast":
+        return streamed * folds
     skew = engine.array_rows + engine.array_columns - 2.0 if rules.array_skew == "counted" else 0.0
     stream = streamed + skew
     if rules.weight_load == "exposed":
@@ -46,7 +50,12 @@ def systolic_cycles(
 
 
 def reduction_steps(engine: VectorEngine) -> Number:
-    """Steps of a row reduction over the lanes: ceil(log2 lanes)."""
+    """Steps of a row reduction per instruction: ceil(log2 lanes) in a tree over the lanes.
+
+    1 where each lane accumulates rows of its own.
+    """
+    if engine.row_reduction == "lanes":
+        return 1.0
     if isinstance(engine.lanes, float):
         return ceil(math.log2(engine.lanes))
     return ceil(jnp.log2(engine.lanes))
@@ -84,6 +93,6 @@ def call_cycles(placement: Placement, site: Site) -> Number:
         columns = product(
             [call_tile(placement, site, d) for d in dims if d in right - left and d in out]
         )
-        return systolic_cycles(engine, streamed, contracted, columns, placement.conventions)
+        return array_cycles(engine, streamed, contracted, columns, placement.conventions)
     cycles, _ = vector_op(engine, op)
     return cycles * ceil(per(call_elements(placement, site), engine.lanes))

@@ -40,7 +40,7 @@ class Conventions:
     resident_ramp: Literal["difference", "all-or-nothing"] = "difference"
     # -- intermediates and partial results
     intermediate_drain: Literal["never", "every-step", "last-step"] = "never"
-    partial_sums: Literal["read-and-written", "written"] = "read-and-written"
+    partial_sums: Literal["read-and-written", "first-read-too", "written"] = "read-and-written"
     row_partials: Literal["combined", "free"] = "combined"
     partial_reductions: Literal["charged", "free"] = "charged"
     # -- engines
@@ -53,6 +53,7 @@ class Conventions:
     all_reduce_arithmetic: Literal["ring", "hops"] = "ring"
     # -- buffers
     double_buffer: Literal["counted", "ignored"] = "counted"
+    in_place: Literal["never", "elementwise"] = "never"
     live_ranges: Literal["whole", "step"] = "whole"
     intermediate_bits: Literal["as-moved", "one-byte"] = "as-moved"
     # -- energy
@@ -140,8 +141,8 @@ _TEXTS: dict[str, dict[str, str]] = {
             "is, at each step; last-step: it is, once."
         ),
         "partial_sums": (
-            "Partial sums that leave the engine are read back to be continued; written: never "
-            "read back."
+            "Partial sums that leave the engine are read back to be continued; first-read-too: the "
+            "first one reads its place, too, though nothing is there yet; written: never read back."
         ),
         "row_partials": (
             "Partial row results of a row's column tiles are read back and combined; free: no cost."
@@ -176,6 +177,10 @@ _TEXTS: dict[str, dict[str, str]] = {
     },
     "buffers": {
         "double_buffer": "A tile that is prefetched needs two places; ignored: one.",
+        "in_place": (
+            "The result of an element-by-element operation has room of its own; elementwise: it "
+            "takes the place of an operand that nobody reads later."
+        ),
         "live_ranges": (
             "A value occupies its memory from where it is made to its last use; step: only one "
             "step's tile."

@@ -63,8 +63,7 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
     if per_step:
         base = _program_elements(placement, move, time, spread.distinct, above_units)
     else:
-        replicas = placement.units(move.above, skip_relevant_to=move.tensor)
-        base = product([placement.workload.elements(move.tensor), refetch, replicas])
+        base, refetch = placement.elements_moved(move)
     reduced = move.direction == "drain" and placement.already_reduced(move)
     rule = rules.receiver_energy if time.merged else rules.copy_energy
     several = not move.to_engine and not reduced and rule == "all"
@@ -173,7 +172,7 @@ class EngineEnergy:
     Attributes:
       operation: its name.
       engine: name of the engine.
-      work: multiply-accumulates, or elementary operations, that the workload needs.
+      work: multiply-accumulates, or elementary operations, that are done.
       energy_pj: their energy.
     """
 
@@ -187,7 +186,7 @@ def engine_energy(placement: Placement, site: Site) -> EngineEnergy:
     """Energy of the engine calls of one operation."""
     op, rules = site.operation, placement.conventions
     engine = placement.engine(op)
-    points = placement.workload.points(op)
+    points = placement.work(site)
     if isinstance(engine, MatrixEngine):
         energy = points * engine.mac_energy_pj
     else:

@@ -17,6 +17,7 @@ from jaxcomet.cost.placement import Placement, check
 from jaxcomet.cost.result import Cost, SpatialUse, parts_of
 from jaxcomet.hardware.machine import Machine, MatrixEngine
 from jaxcomet.mapping import Mapping
+from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp
 
 
@@ -27,6 +28,7 @@ def cost_of(
 
     Works in the precision of the surrounding program. `evaluate` is the same in float64.
     """
+    workload = rewritten(workload, mapping.rewrites)
     placement = Placement(workload, mapping, machine, conventions)
     time = latency(placement)
     io_bytes = [
@@ -142,7 +144,7 @@ def evaluate(
       >>> print(cost.reasons()[0].split(";")[0])
       wb: needs 131,072 bytes, has 32,768
     """
-    check(Placement(workload, mapping, machine, conventions))
+    check(Placement(rewritten(workload, mapping.rewrites), mapping, machine, conventions))
     if _traced(workload, mapping, machine):
         return cost_of(workload, mapping, machine, conventions)
     if all(np.ndim(x) == 0 for x in jax.tree.leaves((workload, mapping, machine))):
@@ -169,7 +171,7 @@ def evaluate_totals(
     Returns:
       Arrays of one shape.
     """
-    check(Placement(workload, mapping, machine, conventions))
+    check(Placement(rewritten(workload, mapping.rewrites), mapping, machine, conventions))
     if _traced(workload, mapping, machine):
         return totals_of(workload, mapping, machine, conventions)
     with enable_x64(True):

@@ -174,7 +174,15 @@ class _Walk:
             for tensor, parts in t.saved_parts.items():
                 for key, value in parts.items():
                     _add(total.saved_parts.setdefault(tensor, {}), key, value)
-        total.stages = times if node.binding == "pipelined" else None
+        if node.binding == "parallel":
+            slowest, conflict, parts = _slowest([(t.first, t.parts) for t in times], times)
+            levels = [a.level for a in above if isinstance(a, Temporal)]
+            outermost = self.placement.machine.levels[0].name
+            _add(parts, ("CF", levels[-1] if levels else outermost, "parallel"), conflict)
+            total.first, total.parts = slowest + conflict, parts
+            # what a resident tile saves of one sibling is not what it saves of the longest
+            total.savings, total.saved_parts = {}, {}
+        total.stages = times if node.binding != "sequential" else None
         return total
 
     def _temporal(self, node: Temporal, above: tuple[Node, ...]) -> _Time:
@@ -197,7 +205,7 @@ class _Walk:
         moves = place.moves(node, above)
         timed = [(m, move_time(place, m)) for m in moves]
         self.moves += timed
-        counts = {id(m): place.transitions(m.tensor, own) for m in moves}
+        counts = {id(m): place.moves_in(m, own) for m in moves}
         up, down, saved = self._ramps(timed, counts, steps)
         dependent, stall = self._waits(timed, counts, steps, window, child)
         extra, compute_key = self._extra(node, steps)
@@ -302,21 +310,10 @@ class _Walk:
             for key, value in saved_parts.items():
                 _add(parts, key, -share * value)
             stages.append((t.first - share * saved, parts))
-        slowest = maximum(*(cycles for cycles, _ in stages))
-        shared: dict[str, list[Number]] = {}
-        for t in child.stages:
-            for name, value in t.busy.items():
-                shared.setdefault(name, []).append(value)
-        use = [sum(v[1:], start=v[0]) for v in shared.values() if len(v) > 1]
-        conflict = relu(maximum(*use) - slowest) if use else 0.0 * slowest
+        slowest, conflict, slow_parts = _slowest(stages, child.stages)
         parts = dict(child.parts)
-        taken: Number = 0.0
-        for cycles, stage_parts in stages:
-            # the first of the slowest stages is the one whose shares are counted
-            chosen = select(cycles >= slowest, 1.0 - taken, 0.0)
-            taken = taken + chosen
-            for key, value in stage_parts.items():
-                _add(parts, key, repeats * chosen * value)
+        for key, value in slow_parts.items():
+            _add(parts, key, repeats * value)
         steady = ceil(repeats * (slowest + conflict))
         waits = steady - repeats * slowest  # the conflict, and what rounding to whole cycles adds
         _add(parts, ("CF", self.placement.machine.levels[level].name, "pipeline"), waits)
@@ -489,6 +486,28 @@ class _Walk:
             distinct = place.distinct_tiles(site.operation.output, node.loops)
             extra = extra + (steps - distinct) * cycles
         return extra, ("compute", engine.name, site.operation.name)
+
+
+def _slowest(
+    stages: list[tuple[Number, dict[Part, Number]]], times: list[_Time]
+) -> tuple[Number, Number, dict[Part, Number]]:
+    """(cycles of the slowest of siblings at work together, conflict beyond it, its shares)."""
+    slowest = maximum(*(cycles for cycles, _ in stages))
+    shared: dict[str, list[Number]] = {}
+    for t in times:
+        for name, value in t.busy.items():
+            shared.setdefault(name, []).append(value)
+    use = [sum(v[1:], start=v[0]) for v in shared.values() if len(v) > 1]
+    conflict = relu(maximum(*use) - slowest) if use else 0.0 * slowest
+    parts: dict[Part, Number] = {}
+    taken: Number = 0.0
+    for cycles, stage_parts in stages:
+        # the first of the slowest stages is the one whose shares are counted
+        chosen = select(cycles >= slowest, 1.0 - taken, 0.0)
+        taken = taken + chosen
+        for key, value in stage_parts.items():
+            _add(parts, key, chosen * value)
+    return slowest, conflict, parts
 
 
 def latency(placement: Placement) -> Latency:

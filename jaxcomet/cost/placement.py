@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from jaxcomet.arith import Number, product, refetch, reuse
+from jaxcomet.arith import Number, at_least_two, product, refetch, reuse
 from jaxcomet.cost.conventions import Conventions
+from jaxcomet.cost.masking import mean_steps
 from jaxcomet.hardware.machine import Machine, MatrixEngine, Memory, VectorEngine
 from jaxcomet.mapping import (
     Collective,
@@ -23,6 +24,7 @@ from jaxcomet.mapping import (
     Node,
     Spatial,
     Temporal,
+    loops_of,
     walk,
 )
 from jaxcomet.workload import CompoundOp, Operation
@@ -129,8 +131,46 @@ class Placement:
         return tuple(s for s in self.sites if any(x is node for x in (*s.above, s.compute)))
 
     def steps(self, loop: Loop) -> Number:
-        """Number of steps of a loop."""
-        return product([self.mapping.factors[f] for f in loop.factors])
+        """Number of steps of a loop; where a mask lets it skip some, their mean."""
+        if loop.masked is not None and loop in self._mean_steps:
+            return self._mean_steps[loop]
+        return self.count(loop.factors)
+
+    @cached_property
+    def _mean_steps(self) -> dict[Loop, Number]:
+        """Steps of the loops that skip what the workload's mask hides."""
+        mask, sizes = self.workload.mask, self.workload.sizes
+        if mask is None:
+            return {}
+        found: dict[Loop, Number] = {}
+        for node, _ in walk(self.mapping.tree):
+            for loop in node.loops if isinstance(node, Temporal) else ():
+                if loop.masked is not None and loop not in found:
+                    found[loop] = mean_steps(
+                        mask,
+                        self.count(loop.masked.rows),
+                        self.count(loop.masked.columns),
+                        all_rows=sizes[mask.rows],
+                        all_columns=sizes[mask.columns],
+                    )
+        return found
+
+    def visited(self, dims: Sequence[str], loops: Sequence[Loop]) -> Number:
+        """Share of the tiles along some dimensions that loops visit: less than 1 under a mask."""
+        skipping = [x for x in loops if x.dim in dims and x in self._mean_steps]
+        return product([self.steps(x) / self.count(x.factors) for x in skipping])
+
+    def work(self, site: Site) -> Number:
+        """Points of its iteration space that an operation computes over the whole run.
+
+        More than the workload's where running values are updated block by block, or where several
+        units compute the same; fewer where a mask lets blocks be skipped.
+        """
+        dims = self.workload.iteration_dims(site.operation)
+        loops = [x for a in site.above for x in loops_of(a)]
+        again = [self.steps(x) for x in loops if x.dim not in dims]
+        points = self.workload.points(site.operation)
+        return product([points, *again, self.visited(dims, loops)])
 
     def count(self, factors: Sequence[str]) -> Number:
         """Product of factors by name."""
@@ -252,28 +292,24 @@ class Placement:
           site: the engine call on whose path the loops lie.
           below: the node whose descendants count.
           without_level: spatial loops over units of this level, or of one above it, are left out
-            (the tile of one unit);
+            (the tile of one unit), and so are loops in which tiles rotate between these units;
             None: all count.
         """
         start = next(i for i, x in enumerate(site.above) if x is below) + 1
         extents: dict[str, Number] = dict.fromkeys(self.workload.tensor(tensor).dims, 1.0)
         for node in (*site.above[start:], site.compute):
-            if isinstance(node, Temporal):
-                loops = node.loops
-            elif isinstance(node, Spatial):
-                if (
-                    without_level is not None
-                    and self.machine.level_index(node.level) <= without_level
-                ):
-                    continue
-                loops = (*node.x, *node.y)
-            elif isinstance(node, Compute):
-                loops = node.tile
-            else:
+            shared = isinstance(node, Spatial) or (
+                isinstance(node, Temporal) and tensor in node.rotates
+            )
+            if (
+                shared
+                and without_level is not None
+                and self.machine.level_index(node.level) <= without_level
+            ):
                 continue
-            for loop in loops:
+            for loop in loops_of(node):
                 if loop.dim in extents:
-                    extents[loop.dim] = product([extents[loop.dim], self.steps(loop)])
+                    extents[loop.dim] = product([extents[loop.dim], self.count(loop.factors)])
         return extents
 
     def child_tile(self, move: Move) -> Number:
@@ -289,13 +325,20 @@ class Placement:
         along_x: list[Number] = []
         along_y: list[Number] = []
         start = next(i for i, x in enumerate(move.site.above) if x is move.node) + 1
-        for node in move.site.above[start:]:
+        below = move.site.above[start:]
+        rotates = any(
+            isinstance(n, Temporal)
+            and move.tensor in n.rotates
+            and self.machine.level_index(n.level) == level + 1
+            for n in below
+        )
+        for node in below:
             if isinstance(node, Spatial) and self.machine.level_index(node.level) == level + 1:
                 for loops, along in ((node.x, along_x), (node.y, along_y)):
                     for loop in loops:
                         along.append(self.steps(loop))
-                        kind = distinct if self.relevant(move.tensor, loop) else duplicates
-                        kind.append(self.steps(loop))
+                        own = rotates or self.relevant(move.tensor, loop)
+                        (distinct if own else duplicates).append(self.steps(loop))
         return Spread(
             distinct=product(distinct),
             duplicates=product(duplicates),
@@ -319,6 +362,40 @@ class Placement:
     def refetch(self, tensor: str, loops: Sequence[Loop]) -> Number:
         """How often each distinct tile of a tensor moves in loops given innermost first."""
         return refetch([(self.steps(x), self.relevant(tensor, x)) for x in loops])
+
+    def delivered_again(self, move: Move) -> bool:
+        """Whether an engine without weight registers reads its weights for every streamed row."""
+        engine = self.machine.engines.get(move.child)
+        return (
+            isinstance(engine, MatrixEngine)
+            and not engine.weight_registers
+            and move.direction == "fill"
+            and move.tensor == move.site.operation.inputs[1]
+        )
+
+    def moves_in(self, move: Move, loops: Sequence[Loop]) -> tuple[Number, Number, Number]:
+        """(steps, moves, reuse) of a move in the loops of its node, innermost first."""
+        if self.delivered_again(move):
+            steps = product([self.steps(x) for x in loops])
+            return steps, steps, 1.0
+        return self.transitions(move.tensor, loops)
+
+    def elements_moved(self, move: Move) -> tuple[Number, Number]:
+        """(elements that move over the whole run, how often each distinct one does).
+
+        Equal tiles of several units below one parent count once, those below several parents for
+        each.
+        """
+        elements = self.workload.elements(move.tensor)
+        if self.delivered_again(move):
+            reads = self.work(move.site)
+            return reads, reads / elements
+        _, again = self.whole_run(move)
+        replicas = self.units(move.above, skip_relevant_to=move.tensor)
+        inner, outer = self._loops_by_home(move)
+        dims = self.workload.tensor(move.tensor).dims
+        share = self.visited(dims, [*inner, *outer])
+        return product([elements, again, replicas, share]), again
 
     def whole_run(self, move: Move) -> tuple[Number, Number]:
         """(moves over the whole run, moves of each distinct tile)."""
@@ -354,9 +431,13 @@ class Placement:
         charged = (kind == "contract" and rules.partial_sums == "read-and-written") or (
             kind == "reduce" and rules.row_partials == "combined"
         )
+        charged = charged or (kind == "contract" and rules.partial_sums == "first-read-too")
         if move.direction == "fill" or not charged:
             return 0.0
-        return 1.0 - 1.0 / self.whole_run(move)[1]
+        again = self.whole_run(move)[1]
+        if kind == "contract" and rules.partial_sums == "first-read-too":
+            return at_least_two(again)
+        return 1.0 - 1.0 / again
 
     def distinct_tiles(self, tensor: str, loops: Sequence[Loop]) -> Number:
         """Number of different tiles of a tensor in loops."""
@@ -380,12 +461,12 @@ class Placement:
         return not (collective.implied and self.conventions.partial_reductions == "free")
 
     def already_reduced(self, move: Move) -> bool:
-        """Whether an all-reduce has made the children's results equal before they are drained."""
+        """Whether a collective has combined the children's results before they are drained."""
         return any(
             isinstance(n, Collective)
-            and n.kind == "all_reduce"
+            and n.kind in ("all_reduce", "reduce")
             and n.tensor == move.tensor
-            and n.memory == move.child
+            and move.child in (n.memory, *(r.memory for r in n.outer))
             and self.charged(n)
             for n, _ in walk(move.node)
         )

@@ -12,9 +12,9 @@ from typing import Any
 
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, ceil, floor, maximum, minimum, per, product
+from jaxcomet.arith import Number, ceil, floor, maximum, minimum, per, product, times_rate
 from jaxcomet.cost.conventions import Conventions
-from jaxcomet.cost.placement import Move, Placement
+from jaxcomet.cost.placement import Move, Placement, Site
 from jaxcomet.hardware.machine import Network
 
 
@@ -106,6 +106,8 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
     parent = machine.memories[move.parent]
     elements = placement.child_tile(move)
     element_bytes = move.bits / 8.0
+    if placement.delivered_again(move):
+        elements = call_points(placement, move.site)
     tile_bytes = elements * element_bytes
     if move.to_engine:
         port = machine.engines[move.child].ports[move.parent]
@@ -141,7 +143,8 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
         copies = product([copies, spread.duplicates])
     ports = maximum(1.0, minimum(spread.distinct, network.num_ports))
     bandwidth = minimum(
-        parent.child_bandwidth_bytes_per_cycle, ports * network.port_bandwidth_bytes_per_cycle
+        parent.child_bandwidth_bytes_per_cycle,
+        times_rate(ports, network.port_bandwidth_bytes_per_cycle),
     )
     child_bandwidth = minimum(
         child.parent_bandwidth_bytes_per_cycle, network.port_bandwidth_bytes_per_cycle
@@ -176,6 +179,11 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
         mesh_cycles=mesh_cycles,
         cycles=cycles,
     )
+
+
+def call_points(placement: Placement, site: Site) -> Number:
+    """Points of the iteration space of one engine call."""
+    return product([placement.steps(loop) for loop in site.compute.tile])
 
 
 def _merged(placement: Placement, move: Move, network: Network) -> bool:

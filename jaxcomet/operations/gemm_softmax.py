@@ -1,13 +1,12 @@
-"""GEMM followed by a softmax over its columns, as six elementary operations.
+"""GEMM followed by a softmax over its columns, as elementary operations.
 
 Dimensions: M rows, N columns, K contracted. A[M,K] and B[K,N] are inputs, H[M,N] = softmax(A B) is
-  the output.
-Widths follow the authors' program (d-matrix-ai/comet 917af0d, test/iterative_mapper/mapping.yaml):
-  operands, GEMM result and
-output of 8 bits, vector operations of 16 bits.
+the output. Widths follow the authors' program (d-matrix-ai/comet 917af0d,
+test/iterative_mapper/mapping.yaml): operands, GEMM result and output of 8 bits, vector operations
+of 16 bits.
 """
 
-from jaxcomet.workload import CompoundOp, Operation, OperationKind, Tensor, build
+from jaxcomet.workload import CompoundOp, Operation, Tensor, build
 
 
 def gemm_softmax(
@@ -18,6 +17,7 @@ def gemm_softmax(
     operand_bits: int = 8,
     vector_bits: int = 16,
     output_bits: int = 8,
+    fused_exp: bool = False,
 ) -> CompoundOp:
     """softmax(A B) along N: GEMM, row maximum, subtraction, exponential, row sum, division.
 
@@ -29,6 +29,7 @@ def gemm_softmax(
       vector_bits: bits at which the vector engine reads and writes, and of intermediates D to G in
         the outermost memory.
       output_bits: bits of H in the outermost memory.
+      fused_exp: one operation subtracts the maximum and takes the exponential.
 
     Returns:
       The compound operation ``gemm-softmax``.
@@ -41,39 +42,64 @@ def gemm_softmax(
       ['gemm', 'rowmax', 'sub', 'exp', 'rowsum', 'div']
     """
     matrix, row = ("M", "N"), ("M",)
-    vector = vector_bits
-
-    def op(
-        name: str,
-        kind: OperationKind,
-        function: str,
-        inputs: tuple[str, ...],
-        output: str,
-        bits: int,
-    ) -> Operation:
-        return Operation(
-            name=name, kind=kind, function=function, inputs=inputs, output=output, bits=bits
-        )  # pyright: ignore[reportArgumentType]
-
+    gemm = Operation(
+        name="gemm",
+        kind="contract",
+        function="mac",
+        inputs=("A", "B"),
+        output="C",
+        bits=operand_bits,
+    )
+    tensors = (
+        Tensor(name="A", dims=("M", "K"), bits=operand_bits),
+        Tensor(name="B", dims=("K", "N"), bits=operand_bits),
+        Tensor(name="C", dims=matrix, bits=operand_bits),
+        Tensor(name="D", dims=row, bits=vector_bits),
+        Tensor(name="E", dims=matrix, bits=vector_bits),
+        Tensor(name="F", dims=matrix, bits=vector_bits),
+        Tensor(name="G", dims=row, bits=vector_bits),
+        Tensor(name="H", dims=matrix, bits=output_bits),
+    )
     return build(
         "gemm-softmax",
-        operations=(
-            op("gemm", "contract", "mac", ("A", "B"), "C", operand_bits),
-            op("rowmax", "reduce", "max", ("C",), "D", vector),
-            op("sub", "map", "add", ("C", "D"), "E", vector),
-            op("exp", "map", "exp", ("E",), "F", vector),
-            op("rowsum", "reduce", "add", ("F",), "G", vector),
-            op("div", "map", "div", ("F", "G"), "H", vector),
-        ),
-        tensors=(
-            Tensor(name="A", dims=("M", "K"), bits=operand_bits),
-            Tensor(name="B", dims=("K", "N"), bits=operand_bits),
-            Tensor(name="C", dims=matrix, bits=operand_bits),
-            Tensor(name="D", dims=row, bits=vector),
-            Tensor(name="E", dims=matrix, bits=vector),
-            Tensor(name="F", dims=matrix, bits=vector),
-            Tensor(name="G", dims=row, bits=vector),
-            Tensor(name="H", dims=matrix, bits=output_bits),
-        ),
+        operations=(gemm, *softmax("CDEFGH", vector_bits, fused_exp=fused_exp)),
+        tensors=tuple(t for t in tensors if not (fused_exp and t.name == "E")),
         sizes={"M": M, "N": N, "K": K},
     )
+
+
+def softmax(names: str | tuple[str, ...], bits: int, *, fused_exp: bool) -> tuple[Operation, ...]:
+    """The elementary operations of a row softmax.
+
+    Args:
+      names: six tensors: input, row maximum, difference, exponential, row sum, output.
+      bits: bits at which they move inside the machine.
+      fused_exp: one operation subtracts and takes the exponential; the difference is not made.
+    """
+    given, largest, difference, powers, total, result = names
+    rowmax = Operation(
+        name="rowmax", kind="reduce", function="max", inputs=(given,), output=largest, bits=bits
+    )
+    sub = Operation(
+        name="sub",
+        kind="map",
+        function="add",
+        inputs=(given, largest),
+        output=difference,
+        bits=bits,
+    )
+    exp = Operation(
+        name="exp",
+        kind="map",
+        function="exp",
+        inputs=(given, largest) if fused_exp else (difference,),
+        output=powers,
+        bits=bits,
+    )
+    rowsum = Operation(
+        name="rowsum", kind="reduce", function="add", inputs=(powers,), output=total, bits=bits
+    )
+    div = Operation(
+        name="div", kind="map", function="div", inputs=(powers, total), output=result, bits=bits
+    )
+    return (rowmax, exp, rowsum, div) if fused_exp else (rowmax, sub, exp, rowsum, div)

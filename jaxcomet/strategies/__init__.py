@@ -4,12 +4,18 @@ from collections.abc import Mapping as _MappingABC
 
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping, MappingError
+from jaxcomet.strategies import gemm as _gemm
+from jaxcomet.strategies import gemm_layernorm as _gemm_layernorm
 from jaxcomet.strategies import gemm_softmax as _gemm_softmax
 from jaxcomet.strategies.strategy import Strategy as Strategy
 from jaxcomet.strategies.strategy import find as _find
 from jaxcomet.workload import CompoundOp
 
-_BY_WORKLOAD: dict[str, tuple[Strategy, ...]] = {"gemm-softmax": _gemm_softmax.STRATEGIES}
+_BY_WORKLOAD: dict[str, tuple[Strategy, ...]] = {
+    "gemm": _gemm.STRATEGIES,
+    "gemm-softmax": _gemm_softmax.STRATEGIES,
+    "gemm-layernorm": _gemm_layernorm.STRATEGIES,
+}
 
 
 def available(workload: str) -> tuple[Strategy, ...]:

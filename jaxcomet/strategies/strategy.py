@@ -1,13 +1,29 @@
-"""What a strategy is: a named function that builds a mapping tree for a machine."""
+"""What a strategy is: a named function that builds a mapping tree for a workload and a machine."""
 
 import difflib
 from collections.abc import Callable
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping, MappingError, Node, factor_names
+from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a strategy builds.
+
+    Attributes:
+      tree: the mapping tree.
+      homes: memory of every intermediate that is not handed over in the outermost one.
+      rewrites: rewrites of the workload that the tree is made for.
+    """
+
+    tree: Node
+    homes: dict[str, str] = field(default_factory=dict)
+    rewrites: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,12 +33,12 @@ class Strategy:
     Attributes:
       name: as on the command line.
       options: allowed values of each option, the default first.
-      tree: (machine, options) -> (tree, homes of the intermediates).
+      plan: (workload, machine, all options) -> tree, homes and rewrites.
     """
 
     name: str
     options: MappingABC[str, tuple[str, ...]]
-    tree: Callable[[Machine, dict[str, str]], tuple[Node, dict[str, str]]]
+    plan: Callable[[CompoundOp, Machine, dict[str, str]], Plan]
 
     def chosen(self, options: MappingABC[str, str]) -> dict[str, str]:
         """All options with defaults filled in.
@@ -47,6 +63,10 @@ class Strategy:
         changed = [f"{n}={v}" for n, v in chosen.items() if v != self.options[n][0]]
         return self.name + (f"[{','.join(changed)}]" if changed else "")
 
+    def planned(self, workload: CompoundOp, machine: Machine, **options: str) -> Plan:
+        """The plan for a workload on a machine."""
+        return self.plan(workload, machine, self.chosen(options))
+
     def build(
         self,
         workload: CompoundOp,
@@ -55,14 +75,21 @@ class Strategy:
         **options: str,
     ) -> Mapping:
         """The mapping with the given factors; see `Mapping.from_factors` for what is refused."""
-        tree, homes = self.tree(machine, self.chosen(options))
+        plan = self.planned(workload, machine, **options)
         return Mapping.from_factors(
-            workload, strategy=self.label(options), tree=tree, homes=homes, factors=factors
+            rewritten(workload, plan.rewrites),
+            strategy=self.label(options),
+            tree=plan.tree,
+            homes=plan.homes,
+            factors=factors,
+            rewrites=plan.rewrites,
         )
 
-    def factor_names(self, machine: Machine, **options: str) -> tuple[str, ...]:
+    def factor_names(
+        self, workload: CompoundOp, machine: Machine, **options: str
+    ) -> tuple[str, ...]:
         """Names of the factors, outermost first."""
-        return factor_names(self.tree(machine, self.chosen(options))[0])
+        return factor_names(self.planned(workload, machine, **options).tree)
 
 
 def find(strategies: tuple[Strategy, ...], name: str, workload: str) -> Strategy:

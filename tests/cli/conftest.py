@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+
 from jaxcomet.cli.main import app
 
 Cli = Callable[..., Any]
@@ -59,7 +60,7 @@ def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
     from jaxcomet.optimize.space import spaces
 
     def look(workload, machine, strategy, options, conventions, objective):
-        tree, _ = strategy.tree(machine, strategy.chosen(options))
+        tree = strategy.planned(workload, machine, **options).tree
         parts = spaces(workload, machine, tree)
         tried = 0
         for share in (0.0, 0.5):

@@ -1,4 +1,6 @@
 import json
+import math
+import re
 from importlib import resources
 
 import pytest
@@ -34,12 +36,17 @@ def test_one_machine_is_shown_with_every_number_unit_kind_and_source(cli, name: 
     for key, entry in spec.entries():
         assert f"{key.rpartition('.')[2]} = " in shown
         assert f"[{entry.kind}]" in shown
-        if isinstance(entry, hardware.Quantity) and entry.unit != "1":
+        if isinstance(entry, hardware.Choice):
+            assert f"= {entry.value}" in shown
+        if isinstance(entry, hardware.Quantity) and math.isinf(entry.value):
+            assert f"{key.rpartition('.')[2]} = unlimited" in shown
+        elif isinstance(entry, hardware.Quantity) and entry.unit != "1":
             number = repr(entry.value).removesuffix(".0")
             assert f"{number} {entry.unit}" in shown
     for part in (*spec.levels, *spec.memory, *spec.engine):
         assert part in shown
-    assert "router" in shown
+    assert ("router" in shown) == (spec.router is not None)
+    assert not re.search(r"\binf\b", shown)
 
 
 def test_one_machine_as_json_holds_all_entries(cli):
@@ -50,6 +57,33 @@ def test_one_machine_as_json_holds_all_entries(cli):
             node = node[part]
         assert node["value"] == entry.value
         assert node["source"] == entry.source
+
+
+@pytest.mark.parametrize("name", ["r2", "r2w", "r2v"])
+def test_unlimited_is_null_in_json(cli, name: str):
+    text = cli("machines", name, "--json").stdout
+    assert "Infinity" not in text
+    glb = json.loads(text)["memory"]["glb"]
+    assert glb["child_bandwidth"]["value"] is None
+    assert glb["child_bandwidth"]["unit"] == "byte/cycle"
+    assert glb["network"]["channel_width"]["value"] is None
+    assert glb["capacity"]["value"] == 131_072
+
+
+def test_an_unlimited_outermost_memory(cli):
+    words = ("machines", "edge", "--set", "memory.dram.child_bandwidth=inf")
+    assert "child_bandwidth = unlimited " in cli(*words).stdout
+    entry = json.loads(cli(*words, "--json").stdout)["memory"]["dram"]["child_bandwidth"]
+    assert entry["value"] is None
+
+
+def test_the_list_shows_an_unlimited_outermost_memory(cli, monkeypatch):
+    spec = hardware.read_spec("edge", [("memory.dram.child_bandwidth", "inf")])
+    monkeypatch.setattr(hardware, "machine_names", lambda: ("edge",))
+    monkeypatch.setattr(hardware, "read_spec", lambda _: spec)
+    assert "unlimited" in cli("machines").stdout
+    (row,) = json.loads(cli("machines", "--json").stdout)
+    assert row["root_bandwidth_bytes_per_cycle"] is None
 
 
 def test_set_changes_the_number_that_is_shown(cli):

@@ -52,7 +52,8 @@ def test_factorizations_against_brute_force(slots: int):
 
 def _tree(machine: str, name: str, **options: str):
     strategy = strategies.get("gemm-softmax", name)
-    return strategy.tree(load(machine), strategy.chosen(options))
+    plan = strategy.planned(gemm_softmax(1, 1, 1), load(machine), **options)
+    return plan.tree, plan.homes
 
 
 @pytest.mark.parametrize(("machine", "shape", "size"), PUBLISHED)

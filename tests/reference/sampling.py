@@ -68,7 +68,7 @@ def arguments(
     machine = stacked([r.machine for r in rows])
     sizes = np.array([r.sizes for r in rows], dtype=np.float64).T
     workload = gemm_softmax(*sizes)
-    names = strategies.get("gemm-softmax", name).factor_names(machine, **dict(options))
+    names = strategies.get("gemm-softmax", name).factor_names(workload, machine, **dict(options))
     factors = {n: np.array([r.factors.get(n, 1) for r in rows], dtype=np.float64) for n in names}
     return workload, strategies.build(workload, machine, name, factors, **dict(options)), machine
 
@@ -107,7 +107,7 @@ def _chains(
     name, options = strategy
     workload = gemm_softmax(1, 1, 1)
     chosen = strategies.get("gemm-softmax", name)
-    tree, _ = chosen.tree(machine, chosen.chosen(dict(options)))
+    tree = chosen.planned(workload, machine, **dict(options)).tree
     groups: dict[tuple[str, frozenset[str]], list[tuple[str, ...]]] = {}
     for call in computes(tree):
         for dim in workload.iteration_dims(workload.operation(call.operation)):

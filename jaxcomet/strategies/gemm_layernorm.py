@@ -1,0 +1,22 @@
+"""The strategies of GEMM-LayerNorm (and of GEMM-RMSNorm).
+
+The same trees as for GEMM-softmax; both exchanges are of M x 1 row results.
+"""
+
+from jaxcomet.strategies import rows
+from jaxcomet.strategies.strategy import Strategy
+
+STRATEGIES = (
+    Strategy(name="unfused", options=rows.ALGORITHM, plan=rows.unfused),
+    Strategy(name="fused-distln", options=rows.ALGORITHM, plan=rows.fused_dist),
+    Strategy(
+        name="fused-gemm-ln",
+        options={**rows.FUSED, **rows.ALGORITHM},
+        plan=rows.fused_gemm_one,
+    ),
+    Strategy(
+        name="fused-gemm-distln",
+        options={**rows.FUSED, **rows.ALGORITHM},
+        plan=rows.fused_gemm_dist,
+    ),
+)

@@ -3,6 +3,9 @@
 if not __name__.startswith("jaxcomet."):
     raise ImportError(f"import jaxcomet.{__name__}, not {__name__}")
 
+from jaxcomet.hardware.entries import Choice as Choice
+from jaxcomet.hardware.entries import Quantity as Quantity
+from jaxcomet.hardware.entries import Switch as Switch
 from jaxcomet.hardware.errors import MachineFileError as MachineFileError
 from jaxcomet.hardware.errors import Problem as Problem
 from jaxcomet.hardware.loader import Override as Override
@@ -21,5 +24,3 @@ from jaxcomet.hardware.machine import Scalar as Scalar
 from jaxcomet.hardware.machine import VectorEngine as VectorEngine
 from jaxcomet.hardware.machine import VectorOp as VectorOp
 from jaxcomet.hardware.schema import MachineSpec as MachineSpec
-from jaxcomet.hardware.schema import Quantity as Quantity
-from jaxcomet.hardware.schema import Switch as Switch

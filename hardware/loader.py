@@ -4,6 +4,7 @@ The one idea: a file is parsed, overridden, checked as a whole and only then con
 units; nothing is guessed on the way. This is the only module of the package that reads files.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxcomet.hardware import schema, structure
+from jaxcomet.hardware.entries import Bandwidth, Sourced
 from jaxcomet.hardware.errors import MachineFileError, Problem, nearest, one_of
 from jaxcomet.hardware.machine import (
     Level,
@@ -37,7 +39,7 @@ def machine_names() -> tuple[str, ...]:
 
     Example:
       >>> machine_names()
-      ('cloud', 'edge')
+      ('cloud', 'edge', 'r2', 'r2v', 'r2w')
     """
     files = (entry.name for entry in _specs().iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
@@ -132,7 +134,7 @@ def to_machine(spec: schema.MachineSpec) -> Machine:
 def _memory(name: str, spec: schema.MemorySpec, clock_hz: float | None) -> Memory:
     access_bytes = None if spec.access_width is None else spec.access_width.base()
 
-    def bandwidth(quantity: schema.Bandwidth | None) -> float | None:
+    def bandwidth(quantity: Bandwidth | None) -> float | None:
         return None if quantity is None else quantity.base(clock_hz=clock_hz)
 
     return Memory(
@@ -189,6 +191,8 @@ def _engine(
             grid_rows=spec.grid_rows.base(),
             grid_columns=spec.grid_columns.base(),
             mac_energy_pj=spec.mac_energy.base(),
+            array="systolic" if spec.array is None else spec.array.value,
+            weight_registers=spec.weight_registers is None or spec.weight_registers.value,
         )
     ops: dict[str, schema.VectorOpSpec] = {
         op: getattr(spec.ops, op) for op in schema.VectorOpsSpec.model_fields
@@ -205,6 +209,7 @@ def _engine(
             op: VectorOp(cycles=cost.cycles.base(clock_hz=clock_hz), energy_pj=cost.energy.base())
             for op, cost in ops.items()
         },
+        row_reduction="tree" if spec.row_reduction is None else spec.row_reduction.value,
     )
 
 
@@ -288,7 +293,7 @@ def _overridden(
         table: Any = tables
         for part in path[:-1]:
             table = table.get(part) if isinstance(table, dict) else None
-        if model is None or not issubclass(model, schema.Sourced) or not isinstance(table, dict):
+        if model is None or not issubclass(model, Sourced) or not isinstance(table, dict):
             found.append(_unknown_override(key, tables))
             continue
         old = table.get(path[-1])
@@ -303,6 +308,8 @@ def _overridden(
 
 def _override_source(old: dict[str, Any]) -> str:
     was = " ".join(str(old[key]) for key in ("value", "unit") if key in old)
+    if old.get("value") == math.inf:
+        was = "unlimited"
     return f"override of {was} ({old.get('source')})" if was else "override"
 
 

@@ -4,7 +4,8 @@ The one idea: a machine is a chain of *levels* (outermost first). A level holds 
 and, at the innermost end, engines; it exists ``mesh_x * mesh_y`` times below each unit of the level
 above. Every memory names the memory above it (its parent) and owns the network that connects the
 two. All numbers are pytree leaves, so a gradient reaches each of them and a batch of machines is a
-machine with stacked leaves; names and yes/no switches are static.
+machine with stacked leaves; names, yes/no switches and kinds of an engine are static. A bandwidth
+or channel width may be ``inf``: unlimited, what passes takes no time, and its gradient is 0.
 
 Left out: floor plan and area, clock domains (one clock per machine), caches with tags.
 """
@@ -12,12 +13,18 @@ Left out: floor plan and area, clock domains (one clock per machine), caches wit
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 from jax.tree_util import register_dataclass
 from jaxtyping import Float
+
+ArrayKind = Literal["systolic", "broadcast"]
+"""How rows pass through the arrays of a matrix engine."""
+
+RowReduction = Literal["tree", "lanes"]
+"""How a vector engine reduces rows."""
 
 Scalar = float | Float[jax.Array | np.ndarray, "..."]
 """A number of a machine: a Python float, or an array when machines are batched or traced."""
@@ -106,7 +113,11 @@ class Port:
 @register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class MatrixEngine:
-    """A grid of weight-stationary systolic arrays that work as one large array.
+    """A grid of weight-stationary arrays that work as one large array.
+
+    A systolic array fills and drains along its diagonals. In a broadcast array each row's inputs
+    reach all columns at once and a tree adds up the products along the array's rows: one streamed
+    row a cycle from the first cycle on.
 
     Attributes:
       name: unique name, e.g. ``gemm``.
@@ -119,6 +130,9 @@ class MatrixEngine:
       grid_rows: arrays along K.
       grid_columns: arrays along N.
       mac_energy_pj: energy of one multiply-accumulate.
+      array: systolic or broadcast.
+      weight_registers: each multiplier keeps its weight while rows stream; else every streamed row
+        reads the weights again.
     """
 
     name: str = _static()
@@ -131,6 +145,8 @@ class MatrixEngine:
     grid_rows: Scalar
     grid_columns: Scalar
     mac_energy_pj: Scalar
+    array: ArrayKind = dataclasses.field(default="systolic", metadata={"static": True})
+    weight_registers: bool = dataclasses.field(default=True, metadata={"static": True})
 
 
 @register_dataclass
@@ -152,7 +168,9 @@ class VectorOp:
 class VectorEngine:
     """A SIMD unit.
 
-    A row reduction is a tree of ceil(log2(lanes)) steps of its elementary operation.
+    With ``row_reduction="tree"`` the lanes of an instruction share a row, and reducing them takes
+    ceil(log2(lanes)) steps of the elementary operation. With ``"lanes"`` each lane accumulates rows
+    of its own: one elementary operation an element.
 
     Attributes:
       name: unique name, e.g. ``simd``.
@@ -163,6 +181,7 @@ class VectorEngine:
       lanes: elements per instruction.
       pipeline_stages: stages from issue to write-back.
       ops: cost of each elementary operation by name (add, mul, div, exp, max, sqrt).
+      row_reduction: tree or lanes.
     """
 
     name: str = _static()
@@ -173,6 +192,7 @@ class VectorEngine:
     lanes: Scalar
     pipeline_stages: Scalar
     ops: Mapping[str, VectorOp]
+    row_reduction: RowReduction = dataclasses.field(default="tree", metadata={"static": True})
 
 
 @register_dataclass

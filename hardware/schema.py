@@ -1,219 +1,46 @@
 """The machine file as pydantic models: every number with value, unit, source and kind.
 
-The one idea: the class of a quantity says what may stand there (`Bandwidth`, `Capacity`, ...), so
-that the model of a table reads as its documentation and nothing in a file is left unread.
+The one idea: the class of an entry (entries.py) says what may stand there (`Bandwidth`, `Capacity`,
+...), so that the model of a table reads as its documentation and nothing in a file is left unread.
 
 Left out: rules that join several tables (parents, levels, ports), which stand in structure.py, and
 conversion to base units, which loader.py asks for.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import BaseModel, Field, ValidationError
+from pydantic_core import ErrorDetails
 
-from jaxcomet.hardware import units
+from jaxcomet.hardware.entries import (
+    PROBLEM,
+    AccessEnergy,
+    ArrayChoice,
+    Bandwidth,
+    Capacitance,
+    Capacity,
+    Choice,
+    Count,
+    Energy,
+    FeatureSize,
+    Frequency,
+    Kind,
+    Latency,
+    Number,
+    Pitch,
+    Quantity,
+    Resistance,
+    RowReductionChoice,
+    Sourced,
+    Switch,
+    Table,
+    Voltage,
+    Width,
+    WireCapacitance,
+)
 from jaxcomet.hardware.errors import Problem, nearest, one_of, show
-
-Kind = Literal["published", "measured", "assumed"]
-"""Where a number comes from: a document, a measurement, or a stated assumption."""
-
-_PROBLEM = "machine_file"
-
-
-def _problem(got: str, expected: str, advice: str) -> PydanticCustomError:
-    return PydanticCustomError(
-        _PROBLEM, "{got}", {"got": got, "expected": expected, "advice": advice}
-    )
-
-
-class Table(BaseModel):
-    """A table of the machine file: unknown keys are refused, nothing is coerced or changed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Sourced(Table):
-    """Anything that carries its origin.
-
-    Attributes:
-      source: document and page, or the reason of an assumption.
-      kind: published, measured or assumed.
-    """
-
-    source: str
-    kind: Kind
-
-    @field_validator("source")
-    @classmethod
-    def _source_says_something(cls, source: str) -> str:
-        if not source.strip():
-            raise _problem(
-                '""', "a document and page, or the reason of an assumption", "say where it is from"
-            )
-        return source
-
-
-class Switch(Sourced):
-    """A yes/no property with its source."""
-
-    value: bool
-
-
-class Quantity(Sourced):
-    """A number with its unit and source.
-
-    Attributes:
-      value: the number, in `unit`.
-      unit: one of the units of `dimension`.
-    """
-
-    dimension: ClassVar[units.Dimension]
-    zero_allowed: ClassVar[bool] = False
-    whole: ClassVar[bool] = False
-
-    value: float
-    unit: str
-
-    @classmethod
-    def allowed(cls) -> str:
-        """The allowed values in words."""
-        number = "whole number" if cls.whole else "finite number"
-        return f"a {number}, 0 or above" if cls.zero_allowed else f"a {number} above 0"
-
-    @classmethod
-    def example(cls, value: object = 1) -> str:
-        """The table as it may stand in a file."""
-        unit = cls.dimension.example
-        return (
-            f'{{value = {show(value)}, unit = "{unit}", source = "document, page", '
-            'kind = "published"}'
-        )
-
-    @field_validator("value")
-    @classmethod
-    def _value_is_possible(cls, value: float) -> float:
-        if not math.isfinite(value):
-            raise _problem(show(value), cls.allowed(), "give a number, or drop an optional key")
-        if value < 0 or (value == 0 and not cls.zero_allowed):
-            raise _problem(f"{value:g}", cls.allowed(), "correct the value")
-        if cls.whole and not value.is_integer():
-            raise _problem(f"{value:g}", cls.allowed(), "round it to what can be built")
-        return value
-
-    @field_validator("unit")
-    @classmethod
-    def _unit_fits(cls, unit: str) -> str:
-        if unit not in cls.dimension.units:
-            raise _problem(
-                show(unit),
-                f"{cls.dimension.name}: {one_of(cls.dimension.units)}",
-                units.unit_advice(unit, cls.dimension),
-            )
-        return unit
-
-    def base(self, *, clock_hz: float | None = None, access_bytes: float | None = None) -> float:
-        """The value in the base unit of its dimension (see `units.to_base`)."""
-        return units.to_base(
-            self.value, self.unit, self.dimension, clock_hz=clock_hz, access_bytes=access_bytes
-        )
-
-
-class Bandwidth(Quantity):
-    """Bytes or bits per cycle, or per second with a clock."""
-
-    dimension = units.BANDWIDTH
-
-
-class Capacity(Quantity):
-    """Bytes of one instance, or of one access."""
-
-    dimension = units.SIZE
-
-
-class Width(Quantity):
-    """Bits side by side."""
-
-    dimension = units.WIDTH
-
-
-class Latency(Quantity):
-    """Cycles, or seconds with a clock."""
-
-    dimension = units.TIME
-    zero_allowed = True
-
-
-class Energy(Quantity):
-    """Energy of one operation."""
-
-    dimension = units.ENERGY
-    zero_allowed = True
-
-
-class AccessEnergy(Quantity):
-    """Energy per byte, per bit, or per access of a stated width."""
-
-    dimension = units.ENERGY_PER_BYTE
-    zero_allowed = True
-
-
-class Count(Quantity):
-    """How many."""
-
-    dimension = units.COUNT
-    whole = True
-
-
-class Frequency(Quantity):
-    """Clock frequency."""
-
-    dimension = units.FREQUENCY
-
-
-class Number(Quantity):
-    """A factor without unit."""
-
-    dimension = units.NUMBER
-
-
-class Voltage(Quantity):
-    """A supply voltage."""
-
-    dimension = units.VOLTAGE
-
-
-class Resistance(Quantity):
-    """A resistance."""
-
-    dimension = units.RESISTANCE
-
-
-class Capacitance(Quantity):
-    """A capacitance of a transistor of unit width."""
-
-    dimension = units.CAPACITANCE
-
-
-class WireCapacitance(Quantity):
-    """A capacitance per length of wire."""
-
-    dimension = units.WIRE_CAPACITANCE
-
-
-class Pitch(Quantity):
-    """A distance between wires."""
-
-    dimension = units.PITCH
-
-
-class FeatureSize(Quantity):
-    """Half of the smallest drawn length."""
-
-    dimension = units.FEATURE_SIZE
 
 
 class LevelSpec(Table):
@@ -266,7 +93,12 @@ class PortSpec(Table):
 
 
 class MatrixEngineSpec(Table):
-    """``[engine.<name>]`` with ``type = "matrix"``: a grid of weight-stationary systolic arrays."""
+    """``[engine.<name>]`` with ``type = "matrix"``: a grid of weight-stationary arrays.
+
+    Attributes:
+      array: left out = systolic.
+      weight_registers: left out = true.
+    """
 
     type: Literal["matrix"]
     operands: Annotated[tuple[str, str], Field(strict=False)]
@@ -277,6 +109,8 @@ class MatrixEngineSpec(Table):
     grid_rows: Count
     grid_columns: Count
     mac_energy: Energy
+    array: ArrayChoice | None = None
+    weight_registers: Switch | None = None
 
 
 class VectorOpSpec(Table):
@@ -298,7 +132,11 @@ class VectorOpsSpec(Table):
 
 
 class VectorEngineSpec(Table):
-    """``[engine.<name>]`` with ``type = "vector"``: a SIMD unit."""
+    """``[engine.<name>]`` with ``type = "vector"``: a SIMD unit.
+
+    Attributes:
+      row_reduction: left out = tree.
+    """
 
     type: Literal["vector"]
     operands: Annotated[tuple[str], Field(strict=False)]
@@ -306,6 +144,7 @@ class VectorEngineSpec(Table):
     ports: dict[str, PortSpec]
     lanes: Count
     pipeline_stages: Count
+    row_reduction: RowReductionChoice | None = None
     ops: VectorOpsSpec
 
 
@@ -353,13 +192,13 @@ class MachineSpec(Table):
     engine: dict[str, EngineSpec]
     router: RouterSpec | None = None
 
-    def entries(self) -> Iterator[tuple[str, Quantity | Switch]]:
-        """All numbers and switches with their dotted keys, in the order of the models."""
+    def entries(self) -> Iterator[tuple[str, Quantity | Switch | Choice]]:
+        """All numbers, switches and choices with their dotted keys, in the order of the models."""
         yield from _entries("", self)
 
 
-def _entries(prefix: str, node: object) -> Iterator[tuple[str, Quantity | Switch]]:
-    if isinstance(node, Quantity | Switch):
+def _entries(prefix: str, node: object) -> Iterator[tuple[str, Quantity | Switch | Choice]]:
+    if isinstance(node, Quantity | Switch | Choice):
         yield prefix, node
         return
     if isinstance(node, BaseModel):
@@ -444,7 +283,7 @@ def _translated(detail: ErrorDetails, tables: Mapping[str, Any]) -> Problem:
     got = detail["input"]
     parent = model_at(path[:-1], tables)
     match detail["type"]:
-        case kind if kind == _PROBLEM:
+        case kind if kind == PROBLEM:
             context = detail.get("ctx", {})
             return Problem(key, context["got"], context["expected"], context["advice"])
         case "missing":
@@ -457,6 +296,9 @@ def _translated(detail: ErrorDetails, tables: Mapping[str, Any]) -> Problem:
             return Problem(key, show(got) + what, allowed, "write a plain number")
         case "bool_type":
             return Problem(key, show(got), "true or false", "write it without quotes")
+        case "literal_error" if parent and issubclass(parent, Choice) and path[-1] == "value":
+            advice = nearest(str(got), parent.choices(), "choose one of these")
+            return Problem(key, show(got), one_of(parent.choices()), advice)
         case "literal_error":
             return Problem(key, show(got), one_of(get_args(Kind)), "say how the number is known")
         case "string_type":
@@ -507,6 +349,9 @@ def _example(model: type[Sourced], value: object) -> str:
     if issubclass(model, Quantity):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return model.example(value if is_number else 1)
+    if issubclass(model, Choice):
+        chosen = value if value in model.choices() else model.choices()[0]
+        return f'{{value = {show(chosen)}, source = "document, page", kind = "published"}}'
     return '{value = true, source = "document, page", kind = "published"}'
 
 
@@ -519,8 +364,9 @@ def _expected(model: type[BaseModel]) -> str:
 def _unknown_key(path: list[str], parent: type[BaseModel] | None) -> Problem:
     known = list(parent.model_fields) if parent else []
     advice = nearest(path[-1], known, "remove it: nothing would read it")
-    if parent is Switch and path[-1] == "unit":
-        advice = "remove it: yes or no has no unit"
+    if parent and path[-1] == "unit" and issubclass(parent, Switch | Choice):
+        what = "yes or no" if parent is Switch else "a choice"
+        advice = f"remove it: {what} has no unit"
     return Problem(".".join(path), f"unknown key {path[-1]}", one_of(known), advice)
 
 
@@ -533,7 +379,7 @@ def _not_a_table(path: list[str], got: object, tables: Mapping[str, Any]) -> Pro
     if issubclass(model, Quantity):
         example = _example(model, got)
         return Problem(key, f"{show(got)} without unit", f"e.g. {example}", "write it as a table")
-    if issubclass(model, Switch):
+    if issubclass(model, Switch | Choice):
         return Problem(
             key,
             f"{show(got)} without source",

@@ -5,6 +5,7 @@ wrong with the shape of a machine when some number in it is wrong as well. What 
 expected type is skipped here; schema.py reports it.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -37,6 +38,7 @@ def problems(tables: Mapping[str, Any]) -> list[Problem]:
         *_access_widths(memories),
         *_engines(memories, engines),
         *_unused(memories, engines),
+        *_unlimited_channels(tables, memories),
     ]
     if "clock" not in tables:
         found += _clockless("", tables)
@@ -284,6 +286,22 @@ def _unused(
                 "a memory that nothing uses",
                 "every memory to be a parent, or an operand or result of an engine",
                 "remove it: its numbers would change nothing",
+            )
+
+
+def _unlimited_channels(
+    tables: Mapping[str, Any], memories: dict[str, dict[str, Any]]
+) -> Iterator[Problem]:
+    if "router" not in tables:
+        return
+    for name, memory in memories.items():
+        width = _table(_table(memory, "network"), "channel_width")
+        if width.get("value") == math.inf:
+            yield Problem(
+                f"memory.{name}.network.channel_width.value",
+                "inf",
+                "a finite number in a machine with router, whose energy grows with the width",
+                "give a width, or leave out the table router",
             )
 
 

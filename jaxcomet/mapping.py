@@ -286,7 +286,7 @@ class Mapping:
           The mapping.
 
         Raises:
-          MappingError: an unknown factor; a value that is no whole number >= 1; factors of a
+          MappingError: an operation that the tree does not run; an unknown factor; a value that is no whole number >= 1; factors of a
             dimension that do not cover its
             bound, or cover it with steps that have nothing to do. A bound that the tiles do not
             divide is covered by a last, partial tile: 7 = 2 steps of 4.
@@ -301,6 +301,13 @@ class Mapping:
                     f"{', '.join(near)}?"
                 )
             values[name] = _check_factor(name, value)
+        run = [c.operation for c in computes(tree)]
+        for operation in workload.operations:
+            if run.count(operation.name) != 1:
+                raise MappingError(
+                    f"tree: runs {operation.name} of {workload.name} {run.count(operation.name)} "
+                    "times; expected every operation once"
+                )
         traced = [*values.values(), *workload.sizes.values()]
         if not any(is_traced(v) for v in traced):
             _check_cover(workload, tree, values, strategy)

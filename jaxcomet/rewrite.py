@@ -58,7 +58,7 @@ def online_softmax(workload: CompoundOp) -> CompoundOp:
     )
     powers, total = div.inputs
     rowsum = _one([o for o in ops if o.output == total and o.kind == "reduce"], "sums", workload)
-    exp = _one([o for o in ops if o.output == powers and o.function == "exp"], "powers", workload)
+    _one([o for o in ops if o.output == powers and o.function == "exp"], "powers", workload)
     values = _one(
         [o for o in ops if div.output in o.inputs and o.kind == "contract"],
         "contractions",

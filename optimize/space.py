@@ -100,20 +100,86 @@ def _padded(extent: int) -> list[int]:
     return sorted(set(found))
 
 
-def _spatial(bound: int, names: list[tuple[str, int]]) -> dict[str, int]:
-    """Units along each mesh edge, innermost first: as many as are there and find work."""
+@dataclass
+class _Share:
+    """What is left of a dimension's extent for further units, and the factors that take of it."""
+
+    names: set[str]
+    bound: int
+    inner: int = 1
+
+    @property
+    def rest(self) -> int:
+        """Steps that are left when the units chosen so far take theirs."""
+        return -(-self.bound // self.inner)
+
+
+def spatial_factors(workload: CompoundOp, machine: Machine, tree: Node) -> dict[str, int]:
+    """Units that each spatial factor of a tree takes: as many as are there and find work.
+
+    Dimensions that share a mesh are served in the order in which the tree names them: all but the
+    last one from the outermost level inwards, so that what is independent goes to units far apart;
+    the last one from the innermost level outwards.
+
+    Args:
+      workload: its sizes are the bounds; a single shape, no batch.
+      machine: its meshes.
+      tree: the tree.
+    """
+    nodes = [n for n, _ in walk(tree) if isinstance(n, Spatial)]
+    unique = list(dict.fromkeys((n.level, n.x, n.y) for n in nodes))
+    names = {f for _, x, y in unique for loop in (*x, *y) for f in loop.factors}
+    shares: list[_Share] = []
+    for chain_dim, chain in _chains(workload, tree):
+        used = set(chain) & names
+        if used:
+            shares.append(_Share(used, int(workload.sizes[chain_dim])))  # pyright: ignore[reportArgumentType]
+    slots: dict[int, list[tuple[int, int, str, int]]] = {}
+    for order, (level, x, y) in enumerate(unique):
+        mesh = machine.level(level)
+        depth = machine.level_index(level)
+        for edge, (loops, units) in enumerate(((x, mesh.mesh_x), (y, mesh.mesh_y))):
+            for position, loop in enumerate(loops):
+                last = position == len(loops) - 1
+                rank = -(2 * depth + edge) if last else 2 * depth + edge
+                key = 1_000 * order + edge
+                for name in loop.factors:
+                    slots.setdefault(position if not last else 10, []).append(
+                        (rank, key, name, int(units))
+                    )
+    free: dict[int, int] = {}
     chosen: dict[str, int] = {}
-    inner = 1
-    for name, units in reversed(names):
-        chosen[name] = min(units, -(-bound // inner))
-        inner *= chosen[name]
-    per_unit = -(-bound // inner)
-    inner = per_unit
-    for name, _ in reversed(names):
-        # a partial last tile may leave units without work
+    for position in sorted(slots):
+        for _, key, name, units in sorted(slots[position]):
+            if name in chosen:
+                continue
+            left = free.get(key, units)
+            taking = [s for s in shares if name in s.names]
+            chosen[name] = max(1, min([left, *(s.rest for s in taking)]))
+            free[key] = left // chosen[name]
+            for s in taking:
+                s.inner *= chosen[name]
+    return chosen
+
+
+def _chains(workload: CompoundOp, tree: Node) -> list[tuple[str, tuple[str, ...]]]:
+    """(dimension, factors that split it) for each way in which an operation does so."""
+    found: dict[tuple[str, tuple[str, ...]], None] = {}
+    for c in computes(tree):
+        for dim in workload.iteration_dims(workload.operation(c.operation)):
+            found[dim, factor_chain(tree, c.operation, dim)] = None
+    return list(found)
+
+
+def _without_idle(bound: int, names: list[str], chosen: dict[str, int]) -> None:
+    """Takes away units that a partial last tile leaves without work, innermost first."""
+    total = 1
+    for name in names:
+        total *= chosen[name]
+    inner = -(-bound // total)
+    for name in reversed(names):
         chosen[name] = min(chosen[name], -(-bound // inner))
         inner *= chosen[name]
-    return chosen
 
 
 def _covers(splits: np.ndarray, bound: int) -> np.ndarray:
@@ -127,54 +193,38 @@ def _covers(splits: np.ndarray, bound: int) -> np.ndarray:
     return good
 
 
-def _mesh_units(machine: Machine, tree: Node) -> dict[str, int]:
-    """Units that each spatial factor may use."""
-    units: dict[str, int] = {}
-    for node, _ in walk(tree):
-        if isinstance(node, Spatial):
-            level = machine.level(node.level)
-            for loops, mesh in ((node.x, level.mesh_x), (node.y, level.mesh_y)):
-                for loop in loops:
-                    for name in loop.factors:
-                        units[name] = int(mesh)
-    return units
-
-
-def axes(workload: CompoundOp, machine: Machine, tree: Node, dim: str) -> tuple[Axis, ...]:
+def axes(workload: CompoundOp, tree: Node, dim: str, spatial: dict[str, int]) -> tuple[Axis, ...]:
     """All splits of one dimension over the factors of a tree.
 
     Args:
       workload: its size of `dim` is the bound; a single shape, no batch.
-      machine: its meshes bound the spatial factors.
       tree: the tree.
       dim: the dimension.
+      spatial: the spatial factors; those of the dimension are lowered where units would idle.
 
     Returns:
       One axis per set of factors: operations that split the dimension by factors of their own
       have an axis of their own.
     """
     chains: list[tuple[str, ...]] = []
-    for c in computes(tree):
-        if dim not in workload.iteration_dims(workload.operation(c.operation)):
+    for chain_dim, chain in _chains(workload, tree):
+        if chain_dim != dim:
             continue
-        chain = factor_chain(tree, c.operation, dim)
         related = [x for x in chains if set(x) & set(chain)]
         chains = [x for x in chains if x not in related]
         chains.append(max([*related, chain], key=len))
-    return tuple(_axis(workload, machine, tree, dim, chain) for chain in chains)
+    return tuple(_axis(workload, dim, chain, spatial) for chain in chains)
 
 
-def _axis(
-    workload: CompoundOp, machine: Machine, tree: Node, dim: str, chain: tuple[str, ...]
-) -> Axis:
+def _axis(workload: CompoundOp, dim: str, chain: tuple[str, ...], spatial: dict[str, int]) -> Axis:
     bound = int(workload.sizes[dim])  # pyright: ignore[reportArgumentType]
-    units = _mesh_units(machine, tree)
-    spatial = _spatial(bound, [(n, units[n]) for n in chain if n in units])
-    spread = int(np.prod([*spatial.values(), 1]))
-    free = [n for n in chain if n not in units]
+    units = [n for n in chain if n in spatial]
+    _without_idle(bound, units, spatial)
+    spread = int(np.prod([*(spatial[n] for n in units), 1]))
+    free = [n for n in chain if n not in spatial]
     rows: list[np.ndarray] = []
-    for extent in _padded(-(-bound // spread)):
-        ways = factorizations(extent, len(free))
+    for extent in _padded(-(-bound // spread)) if free else [1]:
+        ways = factorizations(extent, len(free)) if free else np.ones((1, 0))
         full = np.ones((len(ways), len(chain)))
         for column, name in enumerate(chain):
             full[:, column] = spatial[name] if name in spatial else ways[:, free.index(name)]
@@ -209,5 +259,6 @@ def spaces(workload: CompoundOp, machine: Machine, tree: Node) -> tuple[Space, .
             for c in computes(part)
             for d in workload.iteration_dims(workload.operation(c.operation))
         )
-        found.append(Space(part, tuple(a for d in dims for a in axes(workload, machine, part, d))))
+        spatial = spatial_factors(workload, machine, part)
+        found.append(Space(part, tuple(a for d in dims for a in axes(workload, part, d, spatial))))
     return tuple(found)

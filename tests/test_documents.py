@@ -10,7 +10,10 @@ from typer.testing import CliRunner
 from jaxcomet.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "equations.md", ROOT / "docs" / "strategies.md"]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("equations", "strategies", "machines")),
+]
 
 
 def _blocks(page: Path, language: str) -> list[str]:

@@ -147,7 +147,7 @@ def _allowed(node: Collective) -> tuple[str, ...]:
 
 
 def _width(placement: Placement, node: Collective) -> float:
-    """Bits per element on the way: as said, or as the tensor's producer or first reader moves it."""
+    """Bits per element on the way: as said, or as the tensor's producer or first reader has it."""
     if node.bits is not None:
         return float(node.bits)
     workload = placement.workload

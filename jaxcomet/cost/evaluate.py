@@ -12,6 +12,7 @@ from jaxcomet.arith import maximum
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.cost.energy import engine_energy, traffic
 from jaxcomet.cost.latency import latency
+from jaxcomet.cost.legality import illegal, refuse
 from jaxcomet.cost.occupancy import occupancy, spatial_use
 from jaxcomet.cost.placement import Placement, check
 from jaxcomet.cost.result import Cost, SpatialUse, parts_of
@@ -63,6 +64,7 @@ def cost_of(
             for n, v in spatial_use(placement).items()
         ),
         nodes=time.nodes,
+        illegal=illegal(placement),
         compulsory_bytes=sum(io_bytes[1:], start=io_bytes[0]),
         matrix_work=work,
         matrix_capacity=capacity,
@@ -93,6 +95,16 @@ def totals_of(
 
 _cost = jax.jit(cost_of, static_argnums=3)
 _totals = jax.jit(totals_of, static_argnums=3)
+
+
+def _check(
+    workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions
+) -> None:
+    """Refuses what cannot be executed; see `placement.check` and `legality`."""
+    form = rewritten(workload, mapping.rewrites)
+    placement = Placement(form, mapping, machine, conventions)
+    check(placement)
+    refuse(placement, illegal(placement))
 
 
 def _traced(*trees: Any) -> bool:
@@ -144,7 +156,7 @@ def evaluate(
       >>> print(cost.reasons()[0].split(";")[0])
       wb: needs 131,072 bytes, has 32,768
     """
-    check(Placement(rewritten(workload, mapping.rewrites), mapping, machine, conventions))
+    _check(workload, mapping, machine, conventions)
     if _traced(workload, mapping, machine):
         return cost_of(workload, mapping, machine, conventions)
     if all(np.ndim(x) == 0 for x in jax.tree.leaves((workload, mapping, machine))):
@@ -171,7 +183,7 @@ def evaluate_totals(
     Returns:
       Arrays of one shape.
     """
-    check(Placement(rewritten(workload, mapping.rewrites), mapping, machine, conventions))
+    _check(workload, mapping, machine, conventions)
     if _traced(workload, mapping, machine):
         return totals_of(workload, mapping, machine, conventions)
     with enable_x64(True):

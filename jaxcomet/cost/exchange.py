@@ -380,7 +380,8 @@ def bound(kind: CollectiveKind, size_bytes: Number | int, fabric: Fabric) -> Num
         case "all_reduce":
             least = 2.0 * (p - 1.0) * size / all_links(f)
         case "all_to_all":
-            least = maximum(others / node_links(f), all_pairs_load(f) * size / p)
+            middle = beyond(p, 1.0) * all_pairs_load(f) * size / p
+            least = maximum(others / node_links(f), middle)
         case "broadcast" | "reduce":
             least = beyond(p, 1.0) * size / node_links(f)
         case "permute":

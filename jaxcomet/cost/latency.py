@@ -142,7 +142,7 @@ class _Walk:
         if not self.placement.charged(node):
             return _Time()
         executions = product([self.placement.steps(x) for x in self.placement.nest_above(above)])
-        inside = {*node.x, *node.y}
+        inside = {*node.x, *node.y, *(f for r in node.outer for f in (*r.x, *r.y))}
         # spread nodes over the participants themselves do not multiply the exchange
         others = tuple(
             a
@@ -155,7 +155,10 @@ class _Walk:
         self.collectives.append(cost)
         return _Time(
             first=cost.cycles,
-            busy={f"{node.memory} links": cost.cycles},
+            busy={
+                f"{memory} links": cost.cycles
+                for memory in (node.memory, *(r.memory for r in node.outer))
+            },
             parts={("collective", node.kind, node.tensor): cost.cycles},
         )
 
@@ -481,7 +484,8 @@ class _Walk:
         extra: Number = 0.0
         if rules.vector_pipeline == "filled":
             extra = extra + (engine.pipeline_stages - 1.0)
-        if site.operation.kind == "reduce" and rules.row_partials == "combined":
+        tree = engine.row_reduction == "tree"  # else each lane goes on with the partial it has
+        if site.operation.kind == "reduce" and rules.row_partials == "combined" and tree:
             cycles = engine.ops[site.operation.function].cycles
             distinct = place.distinct_tiles(site.operation.output, node.loops)
             extra = extra + (steps - distinct) * cycles

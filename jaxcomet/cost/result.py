@@ -14,6 +14,7 @@ from jaxcomet.cost.collective import CollectiveCost
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.energy import EngineEnergy, Traffic
 from jaxcomet.cost.latency import NodeCost
+from jaxcomet.cost.legality import Illegal
 from jaxcomet.cost.occupancy import Occupancy
 
 
@@ -34,6 +35,35 @@ class LatencyPart:
     where: str = dataclasses.field(metadata={"static": True})
     what: str = dataclasses.field(metadata={"static": True})
     cycles: Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveEntry:
+    """One collective of a single mapping, explicit or implied by a move to or from several units.
+
+    Attributes:
+      kind: ``broadcast``, ``scatter`` or ``gather`` of a move; any kind where it is explicit.
+      tensor: what is exchanged.
+      where: ``between`` the instances of a memory, or from one memory ``to`` another.
+      participants: how many take part; of a move: the units that get or give a tile.
+      part_bytes: bytes of one participant's part; of a move: of one tile.
+      steps: steps of the algorithm; of a move and of ``mesh``: hops.
+      algorithm: how it is done; ``mesh`` for a move.
+      cycles: time of one, whether or not computing hides it (it hides no explicit one).
+      executions: how often, over the whole run.
+      explicit: a node of the mapping, not a move.
+    """
+
+    kind: str
+    tensor: str
+    where: str
+    participants: float
+    part_bytes: float
+    steps: float
+    algorithm: str
+    cycles: float
+    executions: float
+    explicit: bool
 
 
 @register_dataclass
@@ -66,6 +96,7 @@ class Cost:
       occupancy: use of every memory.
       spatial: use of every spread level.
       nodes: the walked tree, for explaining.
+      illegal: loops that must have one step for the mapping to compute what it should.
       compulsory_bytes: bytes that must cross the outermost boundary: inputs and outputs, once each.
       matrix_work: multiply-accumulates of the workload.
       matrix_capacity: multiply-accumulates that all matrix engines used can do in the latency.
@@ -83,6 +114,7 @@ class Cost:
     occupancy: tuple[Occupancy, ...]
     spatial: tuple[SpatialUse, ...]
     nodes: tuple[NodeCost, ...]
+    illegal: tuple[Illegal, ...]
     compulsory_bytes: Number
     matrix_work: Number
     matrix_capacity: Number
@@ -135,7 +167,10 @@ class Cost:
 
     @property
     def pressure(self) -> Number:
-        """Largest ratio of needed to there, over memories and spread levels; feasible up to 1."""
+        """Largest ratio of needed to there, over memories and spread levels; feasible up to 1.
+
+        Loops that break a rule of legality count their steps, where one is allowed.
+        """
         ratios = [
             1.0 + per(o.needed_bytes - o.capacity_bytes, o.capacity_bytes)
             for o in self.occupancy
@@ -143,11 +178,11 @@ class Cost:
         ]
         for s in self.spatial:
             ratios += [1.0 + per(u - t, t) for u, t in ((s.used_x, s.mesh_x), (s.used_y, s.mesh_y))]
-        return maximum(0.0, *ratios)
+        return maximum(0.0, *ratios, *(fault.steps for fault in self.illegal))
 
     @property
     def feasible(self) -> Any:
-        """Whether every memory holds its tiles and every level has the units."""
+        """Whether every memory holds its tiles, every level has the units, and all is legal."""
         return self.pressure <= 1.0
 
     @property
@@ -170,7 +205,7 @@ class Cost:
 
     def reasons(self) -> tuple[str, ...]:
         """Why a single mapping (see `row`) cannot run, one line per fault; empty if it can."""
-        faults = []
+        faults = [fault.reason for fault in self.illegal if float(fault.steps) > 1]
         for s in self.spatial:
             if float(s.used_x) > float(s.mesh_x) or float(s.used_y) > float(s.mesh_y):
                 faults.append(
@@ -198,6 +233,52 @@ class Cost:
             faults.append(text)
         return tuple(faults)
 
+    def collective_list(self, index: int = 0) -> tuple[CollectiveEntry, ...]:
+        """Every collective of a mapping: the explicit ones, then those that its moves imply.
+
+        Args:
+          index: which mapping of a batch.
+
+        Returns:
+          The collectives; moves to or from a single unit are none.
+        """
+        one = self.row(index)
+        explicit = [
+            CollectiveEntry(
+                kind=c.kind,
+                tensor=c.tensor,
+                where=f"between {c.memory}",
+                participants=float(c.participants),
+                part_bytes=float(c.part_bytes),
+                steps=float(c.steps),
+                algorithm=c.algorithm,
+                cycles=float(c.cycles),
+                executions=float(c.executions),
+                explicit=True,
+            )
+            for c in one.collectives
+        ]
+        implied = [
+            CollectiveEntry(
+                kind=m.pattern,
+                tensor=m.tensor,
+                where=" to ".join(
+                    (m.parent, m.child) if m.direction == "fill" else (m.child, m.parent)
+                ),
+                participants=float(m.children),
+                part_bytes=float(m.tile_elements) * float(m.element_bytes),
+                steps=float(m.hops),
+                algorithm="mesh",
+                cycles=float(m.cycles),
+                executions=float(moves) * float(node.executions),
+                explicit=False,
+            )
+            for node in one.nodes
+            for m, moves in zip(node.moves, node.moves_per_run, strict=True)
+            if m.pattern != "none"
+        ]
+        return (*explicit, *implied)
+
     def as_dict(self) -> dict[str, Any]:
         """The result as plain data for JSON; for a single mapping."""
         one = self.row(0)
@@ -218,7 +299,12 @@ class Cost:
             "compulsory_bytes": one.compulsory_bytes,
             "collectives": [
                 {
-                    **dataclasses.asdict(c),
+                    **{
+                        k: v
+                        for k, v in dataclasses.asdict(c).items()
+                        if k not in ("names", "choice")
+                    },
+                    "algorithm": c.algorithm,
                     "total_cycles": c.total_cycles,
                     "total_energy_pj": c.total_energy_pj,
                 }

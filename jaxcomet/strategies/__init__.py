@@ -4,6 +4,7 @@ from collections.abc import Mapping as _MappingABC
 
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping, MappingError
+from jaxcomet.strategies import attention as _attention
 from jaxcomet.strategies import gemm as _gemm
 from jaxcomet.strategies import gemm_layernorm as _gemm_layernorm
 from jaxcomet.strategies import gemm_softmax as _gemm_softmax
@@ -15,6 +16,7 @@ _BY_WORKLOAD: dict[str, tuple[Strategy, ...]] = {
     "gemm": _gemm.STRATEGIES,
     "gemm-softmax": _gemm_softmax.STRATEGIES,
     "gemm-layernorm": _gemm_layernorm.STRATEGIES,
+    "attention": _attention.STRATEGIES,
 }
 
 

@@ -1,12 +1,13 @@
 """Machine files of any depth, and one line for each thing that is wrong."""
 
+import math
 import pickle
 import re
 from pathlib import Path
 
 import pytest
 
-from jaxcomet.hardware import MachineFileError, load, read_spec
+from jaxcomet.hardware import MachineFileError, MatrixEngine, VectorEngine, load, read_spec
 
 MACHINES = Path(__file__).parent / "machines"
 TWO_LEVEL = (MACHINES / "two_level.toml").read_text(encoding="utf-8")
@@ -70,6 +71,70 @@ def test_a_machine_of_five_levels():
     ]
 
 
+def test_a_machine_of_four_levels():
+    machine = load(MACHINES / "four_level.toml")
+    assert machine.path("core") == ("dram", "gb", "cluster", "core")
+    assert [level.name for level in machine.levels] == ["dram", "gb", "cluster", "core"]
+    assert [(x.mesh_x, x.mesh_y) for x in machine.levels] == [(1, 1), (1, 1), (2, 1), (2, 2)]
+    assert {engine.level for engine in machine.engines.values()} == {"core"}
+
+
+def test_a_machine_with_several_memories_at_two_levels():
+    machine = load(MACHINES / "several_memories.toml")
+    assert [(m.name, m.level, m.parent) for m in machine.memories.values()] == [
+        ("dram", "dram", None),
+        ("inputs", "gb", "dram"),
+        ("weights", "gb", "dram"),
+        ("ib", "core", "inputs"),
+        ("wb", "core", "weights"),
+        ("ob", "core", "inputs"),
+    ]
+    assert machine.path("wb") == ("dram", "weights", "wb")
+    assert machine.path("ob") == ("dram", "inputs", "ob")
+    assert machine.engines["gemm"].level == "core"
+
+
+def test_kinds_of_engines_may_be_left_out():
+    engines = load(MACHINES / "two_level.toml").engines
+    gemm, simd = engines["gemm"], engines["simd"]
+    assert isinstance(gemm, MatrixEngine)
+    assert isinstance(simd, VectorEngine)
+    assert (gemm.array, gemm.weight_registers, simd.row_reduction) == ("systolic", True, "tree")
+
+
+def test_kinds_of_engines_are_read():
+    engines = load(MACHINES / "four_level.toml").engines
+    gemm, simd = engines["gemm"], engines["simd"]
+    assert isinstance(gemm, MatrixEngine)
+    assert isinstance(simd, VectorEngine)
+    assert (gemm.array, gemm.weight_registers, simd.row_reduction) == ("broadcast", True, "lanes")
+
+
+@pytest.mark.parametrize("unit", ["byte/cycle", "bit/cycle", "GB/s"])
+def test_a_bandwidth_may_be_unlimited(tmp_path: Path, unit: str):
+    path = tmp_path / "machine.toml"
+    line = f'child_bandwidth = {{ value = inf, unit = "{unit}", {NUMBER} }}'
+    path.write_text(_changed("memory.core", "child_bandwidth", line), encoding="utf-8")
+    assert load(path).memories["core"].child_bandwidth_bytes_per_cycle == math.inf
+    assert str(load(path).memories["main"].child_bandwidth_bytes_per_cycle) == "50.0"
+
+
+def test_a_channel_may_be_unlimited_where_no_router_grows_with_it(tmp_path: Path):
+    path = tmp_path / "machine.toml"
+    line = f'channel_width = {{ value = inf, unit = "B", {NUMBER} }}'
+    path.write_text(_changed("memory.core.network", "channel_width", line), encoding="utf-8")
+    network = load(path).memories["core"].network
+    assert network is not None
+    assert network.channel_width_bits == math.inf
+    with pytest.raises(MachineFileError) as caught:
+        load("edge", [("memory.gb.network.channel_width", "inf")])
+    assert str(caught.value) == (
+        "hardware/specs/edge.toml (with overrides): memory.gb.network.channel_width.value: got "
+        "inf; expected a finite number in a machine with router, whose energy grows with the "
+        "width; give a width, or leave out the table router"
+    )
+
+
 def test_memories_come_outermost_first_whatever_the_order_of_the_file(tmp_path: Path):
     start = TWO_LEVEL.index("[memory.main]")
     end = TWO_LEVEL.index("[memory.core]")
@@ -90,8 +155,8 @@ def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(MachineFileError) as caught:
         load("egde")
     assert str(caught.value) == (
-        "egde: machine name: got the unknown name egde; expected one of cloud, edge, or the path "
-        "of a .toml file; did you mean edge?"
+        "egde: machine name: got the unknown name egde; expected one of cloud, edge, r2, r2v, "
+        "r2w, or the path of a .toml file; did you mean edge?"
     )
 
 
@@ -223,6 +288,47 @@ QUANTITIES = [
         "memory.core.level: got 3; expected a text; write it in quotes",
     ),
     (
+        _added("engine.gemm", f'array = {{ value = "broadcst", {NUMBER} }}'),
+        'engine.gemm.array.value: got "broadcst"; expected one of systolic, broadcast; did you '
+        "mean broadcast?",
+    ),
+    (
+        _added("engine.gemm", f"array = {{ value = 2, {NUMBER} }}"),
+        "engine.gemm.array.value: got 2; expected one of systolic, broadcast; choose one of these",
+    ),
+    (
+        _added("engine.gemm", 'array = "broadcast"'),
+        'engine.gemm.array: got "broadcast" without source; expected e.g. {value = "broadcast", '
+        'source = "document, page", kind = "published"}; write it as a table',
+    ),
+    (
+        _added("engine.gemm", 'array = { value = "broadcast", kind = "assumed" }'),
+        'engine.gemm.array: got "broadcast" without source; expected e.g. {value = "broadcast", '
+        'source = "document, page", kind = "published"}; add the source',
+    ),
+    (
+        _added("engine.gemm", f'array = {{ value = "systolic", unit = "1", {NUMBER} }}'),
+        "engine.gemm.array.unit: got unknown key unit; expected one of source, kind, value; "
+        "remove it: a choice has no unit",
+    ),
+    (
+        _added("engine.gemm", f'weight_registers = {{ value = "no", {NUMBER} }}'),
+        'engine.gemm.weight_registers.value: got "no"; expected true or false; write it without '
+        "quotes",
+    ),
+    (
+        _added("engine.simd", 'row_reduction = { value = "lane", source = "x", kind = "guess" }'),
+        'engine.simd.row_reduction.kind: got "guess"; expected one of published, measured, '
+        "assumed; say how the number is known\n"
+        'engine.simd.row_reduction.value: got "lane"; expected one of tree, lanes; did you mean '
+        "lanes?",
+    ),
+    (
+        _added("engine.simd", f'array = {{ value = "systolic", {NUMBER} }}'),
+        "engine.simd.array: got unknown key array; expected one of type, operands, result, ports, "
+        "lanes, pipeline_stages, row_reduction, ops; remove it: nothing would read it",
+    ),
+    (
         _changed("engine.gemm", "type", 'type = "matrxi"'),
         'engine.gemm.type: got "matrxi"; expected one of matrix, vector; say what the engine is',
     ),
@@ -268,7 +374,31 @@ VALUES = [
         "byte/cycle",
         "0.0",
         "0",
-        "a finite number above 0; correct the value",
+        "a number above 0, or inf for unlimited; correct the value",
+    ),
+    *(
+        (section, key, unit, value, value, f"a number above 0, or inf for unlimited; {advice}")
+        for section, key, unit in [
+            ("memory.core", "child_bandwidth", "GB/s"),
+            ("memory.core.network", "channel_width", "bit"),
+            ("engine.gemm.ports.core", "bandwidth", "bit/cycle"),
+        ]
+        for value, advice in [
+            ("nan", "give a number, or drop an optional key"),
+            ("-inf", "give a number, or drop an optional key"),
+            ("-2", "correct the value"),
+        ]
+    ),
+    *(
+        (section, key, unit, "inf", "inf", f"{number}; give a number, or drop an optional key")
+        for section, key, unit, number in [
+            ("memory.main", "read_energy", "pJ/byte", "a finite number, 0 or above"),
+            ("memory.core.network", "hop_latency", "cycle", "a finite number, 0 or above"),
+            ("memory.core.network", "num_ports", "count", "a whole number above 0"),
+            ("engine.gemm", "array_rows", "count", "a whole number above 0"),
+            ("engine.gemm", "mac_energy", "pJ", "a finite number, 0 or above"),
+            ("engine.simd", "lanes", "count", "a whole number above 0"),
+        ]
     ),
     (
         "memory.core.network",

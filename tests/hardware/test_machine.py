@@ -10,24 +10,30 @@ import pytest
 from jaxcomet.hardware import Machine, load
 
 MACHINES = Path(__file__).parent / "machines"
-ALL = ["edge", "cloud", str(MACHINES / "two_level.toml"), str(MACHINES / "five_level.toml")]
+ALL = [
+    "edge",
+    "cloud",
+    *(str(MACHINES / f"{x}.toml") for x in ("two_level", "four_level", "five_level")),
+    str(MACHINES / "several_memories.toml"),
+]
+UNLIMITED = ["r2", "r2w", "r2v"]
 
 
 def _sum_of_squares(machine: Machine) -> jax.Array:
     return jnp.asarray(sum(jnp.square(leaf) for leaf in jax.tree.leaves(machine)))
 
 
-@pytest.mark.parametrize("name", ALL, ids=lambda name: Path(name).stem)
+@pytest.mark.parametrize("name", [*ALL, *UNLIMITED], ids=lambda name: Path(name).stem)
 def test_all_leaves_are_python_floats(name: str):
     leaves = jax.tree.leaves(load(name))
     assert {type(leaf) for leaf in leaves} == {float}
 
 
 def test_the_leaves_are_the_numbers_of_the_file():
-    # 116 entries of the file; 11 + 8 + 3 switches are static, 5 access widths are divided out, and
-    # the outermost level has a mesh of 1 x 1.
-    switches = 1 + 4 * 3 + 4 * 2
-    assert len(jax.tree.leaves(load("edge"))) == 116 - switches - 5 + 2
+    # 119 entries of the file; 1 + 12 + 8 switches of memories and networks and 3 kinds of engines
+    # are static, 5 access widths are divided out, and the outermost level has a mesh of 1 x 1.
+    static = 1 + 4 * 3 + 4 * 2 + 3
+    assert len(jax.tree.leaves(load("edge"))) == 119 - static - 5 + 2
 
 
 @pytest.mark.parametrize("name", ALL, ids=lambda name: Path(name).stem)

@@ -1,5 +1,6 @@
 """Overrides: single numbers of a machine changed without a file of one's own."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,19 @@ def test_an_override_of_a_switch():
     network = load("edge", [("memory.ob.network.broadcast", "true")]).memories["ob"].network
     assert network is not None
     assert network.broadcast is True
+
+
+def test_an_override_of_a_choice():
+    engine = load("edge", [("engine.gemm.array", "broadcast")]).engines["gemm"]
+    assert engine.array == "broadcast"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_an_override_may_lift_a_limit_or_set_one():
+    key = "memory.gb.child_bandwidth"
+    assert load("edge", [(key, "inf")]).memories["gb"].child_bandwidth_bytes_per_cycle == math.inf
+    entry = read_spec("r2", [("memory.glb.child_bandwidth", "256")]).memory["glb"].child_bandwidth
+    assert (entry.value, entry.unit) == (256, "byte/cycle")
+    assert entry.source == "override of unlimited (reference machine R2 of docs/machines.md)"
 
 
 def test_an_override_may_give_an_optional_number():
@@ -82,7 +96,7 @@ def test_an_overridden_number_says_so():
             "zzz",
             "1",
             "zzz: got a key that is no number of this machine; expected the key of a number; "
-            "116 keys can be set, e.g. engine.gemm.array_columns",
+            "119 keys can be set, e.g. engine.gemm.array, engine.gemm.array_columns",
         ),
         (
             "memory.gb.capacity",
@@ -109,6 +123,18 @@ def test_an_overridden_number_says_so():
             "1 Mb",
             'memory.gb.capacity.unit: got "Mb"; expected a size: one of byte, B, kB, MB, GB, TB, '
             "KiB, MiB, GiB, TiB, bit; b may be bit or byte: write Mbit or MB",
+        ),
+        (
+            "engine.gemm.array",
+            "broad",
+            'engine.gemm.array.value: got "broad"; expected one of systolic, broadcast; did you '
+            "mean broadcast?",
+        ),
+        (
+            "memory.gb.child_bandwidth",
+            "unlimited",
+            'memory.gb.child_bandwidth.value: got "unlimited" (a string); expected a number above '
+            "0, or inf for unlimited",
         ),
         ("memory.gb.duplex", "1", "memory.gb.duplex.value: got 1; expected true or false"),
         (

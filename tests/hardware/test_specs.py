@@ -1,5 +1,8 @@
 """The machines that come with the package, against the published figures, written out by hand."""
 
+import dataclasses
+import math
+
 import pytest
 
 from jaxcomet.hardware import (
@@ -13,7 +16,7 @@ from jaxcomet.hardware import (
 
 
 def test_names():
-    assert machine_names() == ("cloud", "edge")
+    assert machine_names() == ("cloud", "edge", "r2", "r2v", "r2w")
 
 
 @pytest.mark.parametrize(("name", "mesh"), [("edge", 2.0), ("cloud", 4.0)])
@@ -113,6 +116,7 @@ def test_matrix_engine(name: str, ib: float, wb: float, ob: float):
     assert (engine.array_rows, engine.array_columns) == (32.0, 32.0)
     assert (engine.grid_rows, engine.grid_columns) == (8.0, 8.0)
     assert engine.mac_energy_pj == 0.2296
+    assert (engine.array, engine.weight_registers) == ("systolic", True)
     assert {k: v.bandwidth_bytes_per_cycle for k, v in engine.ports.items()} == {
         "ib": ib,
         "wb": wb,
@@ -126,6 +130,7 @@ def test_vector_engine(name: str, port: float):
     engine = _vector(load(name))
     assert (engine.level, engine.operands, engine.result) == ("core", ("ob",), "ob")
     assert (engine.lanes, engine.pipeline_stages) == (16.0, 6.0)
+    assert engine.row_reduction == "tree"
     assert list(engine.ports) == ["ob"]
     assert engine.ports["ob"].bandwidth_bytes_per_cycle == port
     assert engine.ports["ob"].hop_latency_cycles == 1.0
@@ -159,7 +164,7 @@ def test_router_clock_is_twenty_inverter_delays(name: str):
 @pytest.mark.parametrize("name", ["edge", "cloud"])
 def test_every_number_says_where_it_is_from(name: str):
     entries = dict(read_spec(name).entries())
-    assert len(entries) == 116
+    assert len(entries) == 119
     assumed = {key for key, entry in entries.items() if entry.kind == "assumed"}
     assert assumed == {
         "memory.gb.double_buffered",
@@ -172,3 +177,64 @@ def test_every_number_says_where_it_is_from(name: str):
         for key, entry in entries.items()
         if key not in assumed
     )
+
+
+# The reference machines, against their definition in docs/machines.md
+
+
+@pytest.mark.parametrize("name", ["r2", "r2w", "r2v"])
+def test_memories_of_a_reference_machine(name: str):
+    machine = load(name)
+    assert [(x.name, x.mesh_x, x.mesh_y) for x in machine.levels] == [
+        ("dram", 1.0, 1.0),
+        ("glb", 1.0, 1.0),
+    ]
+    assert machine.clock_hz == 1e9
+    assert machine.router is None
+    dram, glb = machine.memories["dram"], machine.memories["glb"]
+    assert (dram.capacity_bytes, dram.child_bandwidth_bytes_per_cycle) == (None, 64.0)
+    assert not dram.duplex
+    assert dram.read_energy_pj_per_byte == dram.write_energy_pj_per_byte == 64.0
+    assert (glb.parent, glb.capacity_bytes) == ("dram", 131_072.0)
+    assert glb.child_bandwidth_bytes_per_cycle == glb.parent_bandwidth_bytes_per_cycle == math.inf
+    assert glb.link_bandwidth_bytes_per_cycle is None
+    assert glb.read_energy_pj_per_byte == glb.write_energy_pj_per_byte == 2.0
+    assert glb.double_buffered
+    network = glb.network
+    assert network is not None
+    assert network.port_bandwidth_bytes_per_cycle == network.channel_width_bits == math.inf
+    assert (network.hop_latency_cycles, network.queuing_delay_cycles) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("name", "registers"), [("r2", False), ("r2w", True), ("r2v", True)])
+def test_array_of_a_reference_machine(name: str, registers: bool):
+    engine = _matrix(load(name))
+    assert (engine.operands, engine.result) == (("glb", "glb"), "glb")
+    assert (engine.array_rows, engine.array_columns) == (32.0, 32.0)
+    assert (engine.grid_rows, engine.grid_columns, engine.mac_energy_pj) == (1.0, 1.0, 0.5)
+    assert (engine.array, engine.weight_registers) == ("broadcast", registers)
+    port = engine.ports["glb"]
+    assert (port.bandwidth_bytes_per_cycle, port.hop_latency_cycles) == (math.inf, 0.0)
+
+
+def test_vector_engine_of_a_reference_machine():
+    engine = _vector(load("r2v"))
+    assert (engine.lanes, engine.pipeline_stages, engine.row_reduction) == (64.0, 1.0, "lanes")
+    assert {(cost.cycles, cost.energy_pj) for cost in engine.ops.values()} == {(1.0, 1.0)}
+    assert engine.ports["glb"].bandwidth_bytes_per_cycle == math.inf
+    assert list(load("r2").engines) == list(load("r2w").engines) == ["gemm"]
+
+
+@pytest.mark.parametrize("name", ["r2w", "r2v"])
+def test_the_reference_machines_differ_in_what_their_names_say(name: str):
+    r2, other = load("r2"), load(name)
+    with_registers = dataclasses.replace(_matrix(r2), weight_registers=True)
+    assert other.memories == r2.memories
+    assert other.levels == r2.levels
+    assert other.engines["gemm"] == with_registers
+
+
+@pytest.mark.parametrize("name", ["r2", "r2w", "r2v"])
+def test_a_reference_machine_is_defined_not_measured(name: str):
+    expected = f"reference machine {name.upper()} of docs/machines.md"
+    assert {(e.source, e.kind) for _, e in read_spec(name).entries()} == {(expected, "assumed")}

@@ -535,6 +535,6 @@ def test_unknown_strategies_and_options_list_the_known_ones():
     with pytest.raises(MappingError, match=r"got option 'reduse'; it has reduce"):
         strategies.build(gemm_softmax(1, 1, 1), machine, "fused-gemm-distsm", {}, reduse="rows")
     with pytest.raises(
-        MappingError, match=r"got 'convolution'; strategies are known for gemm-softmax"
+        MappingError, match=r"got 'convolution'; strategies are known for gemm, gemm-softmax"
     ):
         strategies.available("convolution")

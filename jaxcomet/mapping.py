@@ -286,9 +286,9 @@ class Mapping:
           The mapping.
 
         Raises:
-          MappingError: an operation that the tree does not run; an unknown factor; a value that is no whole number >= 1; factors of a
-            dimension that do not cover its
-            bound, or cover it with steps that have nothing to do. A bound that the tiles do not
+          MappingError: an operation that the tree does not run; an unknown factor; a value that is
+            no whole number >= 1; factors of a dimension that do not cover its bound, or cover it
+            with steps that have nothing to do. A bound that the tiles do not
             divide is covered by a last, partial tile: 7 = 2 steps of 4.
         """
         names = factor_names(tree)

@@ -144,6 +144,16 @@ class CompoundOp:
         """Size of an operation's iteration space: multiply-accumulates or elementary operations."""
         return math.prod((self.sizes[d] for d in self.iteration_dims(operation)), start=1.0)
 
+    def needed_points(self, operation: Operation) -> Number:
+        """Points of an operation's iteration space that the mask leaves: the work that counts."""
+        points, mask = self.points(operation), self.mask
+        if mask is None or not {mask.rows, mask.columns} <= set(self.iteration_dims(operation)):
+            return points
+        rows, columns = self.sizes[mask.rows], self.sizes[mask.columns]
+        positions = rows / mask.rows_per_position
+        seen = rows * (mask.offset + 0.5 * (positions + 1.0))
+        return points * (seen / (rows * columns))
+
 
 def check_size(name: str, value: object) -> Number:
     """A loop extent as a float, or an array of them.

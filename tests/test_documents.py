@@ -12,7 +12,10 @@ from jaxcomet.cli.main import app
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("equations", "strategies", "machines")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("equations", "strategies", "machines", "collectives")
+    ),
 ]
 
 

@@ -53,7 +53,9 @@ def draw() -> Figure:
             color=colour,
             linestyle=dashes,
             marker=marker,
-            markersize=5,
+            # two lines lie close together: the markers of one are open and larger
+            markersize=9 if name == "hierarchical" else 5,
+            fillstyle="none" if name == "hierarchical" else "full",
             linewidth=1.6,
             label=name,
         )

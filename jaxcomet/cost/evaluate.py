@@ -9,15 +9,16 @@ import numpy as np
 
 from jaxcomet._compat import enable_x64, is_traced
 from jaxcomet.arith import maximum
+from jaxcomet.cost.collective import check_collective
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.cost.energy import engine_energy, traffic
 from jaxcomet.cost.latency import latency
-from jaxcomet.cost.legality import illegal, refuse
+from jaxcomet.cost.legality import check, illegal, refuse
 from jaxcomet.cost.occupancy import occupancy, spatial_use
-from jaxcomet.cost.placement import Placement, check
+from jaxcomet.cost.placement import Placement
 from jaxcomet.cost.result import Cost, SpatialUse, parts_of
 from jaxcomet.hardware.machine import Machine, MatrixEngine
-from jaxcomet.mapping import Mapping
+from jaxcomet.mapping import Collective, Mapping, walk
 from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp
 
@@ -38,7 +39,7 @@ def cost_of(
         if not workload.is_intermediate(t.name)
     ]
     matrix = [s for s in placement.sites if s.operation.kind == "contract"]
-    work: Any = sum((workload.points(s.operation) for s in matrix), start=0.0)
+    work: Any = sum((workload.needed_points(s.operation) for s in matrix), start=0.0)
     capacity: Any = 1.0
     for s in matrix:
         engine = placement.engine(s.operation)
@@ -104,6 +105,9 @@ def _check(
     form = rewritten(workload, mapping.rewrites)
     placement = Placement(form, mapping, machine, conventions)
     check(placement)
+    for node, _ in walk(mapping.tree):
+        if isinstance(node, Collective):
+            check_collective(placement, node)
     refuse(placement, illegal(placement))
 
 

@@ -301,6 +301,72 @@ def _combined_by_network(placement: Placement, site: Site) -> frozenset[str]:
     return frozenset(found)
 
 
+def check(placement: Placement) -> None:
+    """Refuses a mapping that its machine cannot run for lack of a part.
+
+    What depends on numbers (bytes, units) is not refused but reported by the cost.
+
+    Raises:
+      MappingError: no engine of the needed kind, an operation that the vector engine's table lacks,
+        a collective between memories without peer links, a level that the machine does not have.
+    """
+    machine = placement.machine
+    head = f"machine {machine.name}"
+    levels = [level.name for level in machine.levels]
+    for node, _ in walk(placement.mapping.tree):
+        if isinstance(node, Temporal | Spatial) and node.level not in levels:
+            raise MappingError(f"{head}: has no level {node.level!r}; it has {', '.join(levels)}")
+    for tensor, memory in placement.mapping.homes:
+        if memory not in machine.memories:
+            known = ", ".join(machine.memories)
+            raise MappingError(f"{head}: has no memory {memory!r} for {tensor}; it has {known}")
+        _check_home(placement, tensor, memory)
+    vector = placement.vector_engine
+    needed = [
+        (s.operation.function, f"operation {s.operation.name}")
+        for s in placement.sites
+        if s.operation.kind != "contract"
+    ]
+    if placement.matrix_engine is None and len(needed) < len(placement.sites):
+        raise MappingError(f"{head}: has no matrix engine, which a contraction needs")
+    for node, _ in walk(placement.mapping.tree):
+        if not isinstance(node, Collective):
+            continue
+        if node.function is not None:
+            needed.append((node.function, f"{node.kind} of {node.tensor}"))
+        memory = machine.memories[node.memory]
+        if memory.network is None or memory.link_bandwidth_bytes_per_cycle is None:
+            raise MappingError(
+                f"{head}: memory.{memory.name} has no peer links, which {node.kind} of "
+                f"{node.tensor} needs; give it link_bandwidth"
+            )
+    for function, what in needed:
+        if vector is None:
+            raise MappingError(f"{head}: has no vector engine, which {what} needs")
+        if function not in vector.ops:
+            raise MappingError(
+                f"{head}: engine.{vector.name} cannot run {function!r} of {what}; it runs "
+                f"{', '.join(sorted(vector.ops))}"
+            )
+
+
+def _check_home(placement: Placement, tensor: str, memory: str) -> None:
+    names = [t.name for t in placement.workload.tensors]
+    if tensor not in names:
+        raise MappingError(f"home of {tensor}: unknown tensor; the workload has {', '.join(names)}")
+    users = [
+        index
+        for index, part in enumerate(placement.parts)
+        for s in part
+        if tensor in (*s.operation.inputs, s.operation.output)
+    ]
+    if len(set(users)) > 1 and memory != placement.root:
+        raise MappingError(
+            f"home of {tensor}: got {memory}; it passes between parts of the tree that run one "
+            f"after the other as a whole; expected {placement.root}"
+        )
+
+
 def refuse(placement: Placement, faults: tuple[Illegal, ...]) -> None:
     """Refuses a single mapping that breaks a rule.
 

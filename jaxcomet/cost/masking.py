@@ -46,7 +46,7 @@ def mean_steps(
 
 
 def _floor_sum(count: int, modulus: int, slope: int, start: int) -> int:
-    """Sum of floor((slope i + start) / modulus) for i from 0 to count - 1, by Euclid's algorithm."""
+    """Sum of floor((slope i + start) / modulus) for i < count, by Euclid's algorithm."""
     total = 0
     while count > 0:
         total += count * (count - 1) // 2 * (slope // modulus) + count * (start // modulus)

@@ -93,6 +93,11 @@ def _stream_copies(placement: Placement, site: Site, tensor: str, memory: Memory
     if rules.double_buffer == "ignored" or rules.overlap == "none" or not memory.double_buffered:
         return 1.0
     level = placement.machine.level_index(memory.level)
+    if any(
+        isinstance(a, Temporal) and tensor in a.rotates and a.level == memory.level
+        for a in site.above
+    ):
+        return 2.0  # one is handed on while the next arrives
     loops = [
         x
         for a in reversed(site.above)
@@ -218,11 +223,14 @@ def _by_life(
     lives: list[tuple[int, int, Held]] = []
     order = {s.operation.name: i for i, s in enumerate(stage)}
     made: set[str] = set()
+    overwrites = _overwrites(placement, stage, level)
     for index, site in enumerate(stage):
         for tensor in _touched(placement, site, memory.name, level):
             home = placement.home_level(tensor)
             size = _bits(placement, site, tensor, level) / 8.0
             step = _step_tile(placement, site, tensor, level)
+            if home == 0 and tensor in overwrites:
+                continue
             if home == 0:
                 copies = _stream_copies(placement, site, tensor, memory)
                 streams.setdefault(
@@ -239,6 +247,9 @@ def _by_life(
                 made.add(tensor)
                 users = [s for s in stage if tensor in s.operation.inputs]
                 end = max((order[s.operation.name] for s in users), default=index)
+                start, end = _span(placement, stage, tensor, index, end)
+                if tensor in overwrites.values() and end > start:
+                    end -= 1
                 widest = max([size, *(_bits(placement, s, tensor, level) / 8.0 for s in users)])
                 kept = [_kept_tile(placement, site, s, tensor, level) for s in users] or [step]
                 handed_on = any(_pipeline(_common(site, s)) for s in users)
@@ -248,7 +259,7 @@ def _by_life(
                     element_bytes=widest,
                     copies=2.0 if handed_on else 1.0,
                 )
-                lives.append((index, end, entry))
+                lives.append((start, end, entry))
                 lives += _gathered(placement, site, users, tensor, level, widest, order)
     moments = []
     for indices in _concurrent(stage):
@@ -259,13 +270,64 @@ def _by_life(
     return moments
 
 
+def _span(
+    placement: Placement, stage: tuple[Site, ...], tensor: str, start: int, end: int
+) -> tuple[int, int]:
+    """Operations during which a value is held; a running value is, in all of its loop."""
+    makers = [i for i, s in enumerate(stage) if s.operation.output == tensor]
+    running = [
+        i
+        for i, s in enumerate(stage)
+        if tensor in s.operation.inputs and s.operation.carried and i <= max(makers, default=-1)
+    ]
+    if not running:
+        return start, end
+    site = stage[makers[0]]
+    carrying = [
+        a
+        for a in site.above
+        if isinstance(a, Temporal) and any(x.dim in site.operation.carried for x in a.loops)
+    ]
+    if not carrying:
+        return start, end
+    inside = placement.sites_below(carrying[0])
+    positions = [i for i, s in enumerate(stage) if any(s is x for x in inside)]
+    return min(start, *positions), max(end, *positions)
+
+
+def _overwrites(placement: Placement, stage: tuple[Site, ...], level: int) -> dict[str, str]:
+    """Results that take the place of an operand that nobody reads later: result -> operand."""
+    if placement.conventions.in_place == "never":
+        return {}
+    found: dict[str, str] = {}
+    for index, site in enumerate(stage):
+        op = site.operation
+        if op.kind != "map" or placement.home_level(op.output) not in (0, level):
+            continue
+        dims = placement.workload.tensor(op.output).dims
+        for tensor in op.inputs:
+            later = any(tensor in s.operation.inputs for s in stage[index + 1 :])
+            same = placement.workload.tensor(tensor).dims == dims
+            makers = [s for s in stage if s.operation.output == tensor]
+            if later or not same or not makers or placement.home_level(tensor) != level:
+                continue
+            if all(m.operation.bits >= op.bits for m in makers) and tensor not in found.values():
+                found[op.output] = tensor
+                break
+    return found
+
+
 def _pipeline(node: Node) -> bool:
     return isinstance(node, Group) and node.binding == "pipelined"
 
 
+def _together(node: Node) -> bool:
+    return isinstance(node, Group) and node.binding != "sequential"
+
+
 def _concurrent(stage: tuple[Site, ...]) -> list[tuple[int, ...]]:
-    """Positions of operations that may run together: one alone, or one of each stage."""
-    pipeline = next((a for s in stage for a in s.above if _pipeline(a)), None)
+    """Positions of operations that may run together: one alone, or one of each sibling."""
+    pipeline = next((a for s in stage for a in s.above if _together(a)), None)
     if pipeline is None:
         return [(i,) for i in range(len(stage))]
     by_child = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from jaxcomet.arith import Number, at_least_two, product, refetch, reuse
+from jaxcomet.arith import Number, at_least_two, ceil, per, product, refetch, reuse
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.masking import mean_steps
 from jaxcomet.hardware.machine import Machine, MatrixEngine, Memory, VectorEngine
@@ -20,7 +20,6 @@ from jaxcomet.mapping import (
     Group,
     Loop,
     Mapping,
-    MappingError,
     Node,
     Spatial,
     Temporal,
@@ -301,12 +300,10 @@ class Placement:
             shared = isinstance(node, Spatial) or (
                 isinstance(node, Temporal) and tensor in node.rotates
             )
-            if (
-                shared
-                and without_level is not None
-                and self.machine.level_index(node.level) <= without_level
-            ):
-                continue
+            if shared and without_level is not None:
+                assert isinstance(node, Spatial | Temporal)
+                if self.machine.level_index(node.level) <= without_level:
+                    continue
             for loop in loops_of(node):
                 if loop.dim in extents:
                     extents[loop.dim] = product([extents[loop.dim], self.count(loop.factors)])
@@ -373,9 +370,44 @@ class Placement:
             and move.tensor == move.site.operation.inputs[1]
         )
 
+    def kept(self, move: Move) -> bool:
+        """Whether a tile that the next step needs again is still there.
+
+        Memories keep it, and so do systolic arrays; a broadcast array keeps weights if it has
+        registers for them, and nothing else.
+        """
+        engine = self.machine.engines.get(move.child)
+        if not isinstance(engine, MatrixEngine):
+            return True
+        weights = move.direction == "fill" and move.tensor == move.site.operation.inputs[1]
+        return engine.weight_registers if weights else engine.array == "systolic"
+
+    def passes(self, move: Move) -> Number:
+        """How often a tile passes between a buffer and a broadcast array in one engine call.
+
+        The array keeps nothing between the folds of a call: rows stream again for each fold of the
+        columns, partial sums leave after each fold of the contracted dimension.
+        """
+        engine = self.machine.engines.get(move.child)
+        if not isinstance(engine, MatrixEngine) or engine.array == "systolic":
+            return 1.0
+        op, workload = move.site.operation, self.workload
+        left, right = (workload.tensor(t).dims for t in op.inputs)
+        out = workload.tensor(op.output).dims
+        if move.direction == "drain":
+            dims = [d for d in workload.iteration_dims(op) if d not in out]
+            width = engine.grid_rows * engine.array_rows
+        elif move.tensor == op.inputs[0]:
+            dims = [d for d in right if d in out and d not in left]
+            width = engine.grid_columns * engine.array_columns
+        else:
+            return 1.0
+        extent = product([self.steps(x) for x in move.site.compute.tile if x.dim in dims])
+        return ceil(per(extent, width))
+
     def moves_in(self, move: Move, loops: Sequence[Loop]) -> tuple[Number, Number, Number]:
         """(steps, moves, reuse) of a move in the loops of its node, innermost first."""
-        if self.delivered_again(move):
+        if not self.kept(move):
             steps = product([self.steps(x) for x in loops])
             return steps, steps, 1.0
         return self.transitions(move.tensor, loops)
@@ -400,7 +432,11 @@ class Placement:
     def whole_run(self, move: Move) -> tuple[Number, Number]:
         """(moves over the whole run, moves of each distinct tile)."""
         inner, outer = self._loops_by_home(move)
-        again = self.refetch(move.tensor, inner)
+        if self.kept(move):
+            again = self.refetch(move.tensor, inner)
+        else:
+            again = product([self.steps(x) for x in inner if not self.relevant(move.tensor, x)])
+        again = product([again, self.passes(move)])
         repeats = [self.steps(x) for x in outer if not self.relevant(move.tensor, x)]
         refetch = product([again, *repeats])
         return product([self.distinct_tiles(move.tensor, [*inner, *outer]), refetch]), refetch
@@ -469,70 +505,4 @@ class Placement:
             and move.child in (n.memory, *(r.memory for r in n.outer))
             and self.charged(n)
             for n, _ in walk(move.node)
-        )
-
-
-def check(placement: Placement) -> None:
-    """Refuses a mapping that its machine cannot run for lack of a part.
-
-    What depends on numbers (bytes, units) is not refused but reported by the cost.
-
-    Raises:
-      MappingError: no engine of the needed kind, an operation that the vector engine's table lacks,
-        a collective between memories without peer links, a level that the machine does not have.
-    """
-    machine = placement.machine
-    head = f"machine {machine.name}"
-    levels = [level.name for level in machine.levels]
-    for node, _ in walk(placement.mapping.tree):
-        if isinstance(node, Temporal | Spatial) and node.level not in levels:
-            raise MappingError(f"{head}: has no level {node.level!r}; it has {', '.join(levels)}")
-    for tensor, memory in placement.mapping.homes:
-        if memory not in machine.memories:
-            known = ", ".join(machine.memories)
-            raise MappingError(f"{head}: has no memory {memory!r} for {tensor}; it has {known}")
-        _check_home(placement, tensor, memory)
-    vector = placement.vector_engine
-    needed = [
-        (s.operation.function, f"operation {s.operation.name}")
-        for s in placement.sites
-        if s.operation.kind != "contract"
-    ]
-    if placement.matrix_engine is None and len(needed) < len(placement.sites):
-        raise MappingError(f"{head}: has no matrix engine, which a contraction needs")
-    for node, _ in walk(placement.mapping.tree):
-        if not isinstance(node, Collective):
-            continue
-        if node.function is not None:
-            needed.append((node.function, f"{node.kind} of {node.tensor}"))
-        memory = machine.memories[node.memory]
-        if memory.network is None or memory.link_bandwidth_bytes_per_cycle is None:
-            raise MappingError(
-                f"{head}: memory.{memory.name} has no peer links, which {node.kind} of "
-                f"{node.tensor} needs; give it link_bandwidth"
-            )
-    for function, what in needed:
-        if vector is None:
-            raise MappingError(f"{head}: has no vector engine, which {what} needs")
-        if function not in vector.ops:
-            raise MappingError(
-                f"{head}: engine.{vector.name} cannot run {function!r} of {what}; it runs "
-                f"{', '.join(sorted(vector.ops))}"
-            )
-
-
-def _check_home(placement: Placement, tensor: str, memory: str) -> None:
-    names = [t.name for t in placement.workload.tensors]
-    if tensor not in names:
-        raise MappingError(f"home of {tensor}: unknown tensor; the workload has {', '.join(names)}")
-    users = [
-        index
-        for index, part in enumerate(placement.parts)
-        for s in part
-        if tensor in (*s.operation.inputs, s.operation.output)
-    ]
-    if len(set(users)) > 1 and memory != placement.root:
-        raise MappingError(
-            f"home of {tensor}: got {memory}; it passes between parts of the tree that run one "
-            f"after the other as a whole; expected {placement.root}"
         )

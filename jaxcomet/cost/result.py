@@ -98,7 +98,7 @@ class Cost:
       nodes: the walked tree, for explaining.
       illegal: loops that must have one step for the mapping to compute what it should.
       compulsory_bytes: bytes that must cross the outermost boundary: inputs and outputs, once each.
-      matrix_work: multiply-accumulates of the workload.
+      matrix_work: multiply-accumulates that the workload needs; masked ones are not counted.
       matrix_capacity: multiply-accumulates that all matrix engines used can do in the latency.
     """
 

@@ -108,6 +108,8 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
     element_bytes = move.bits / 8.0
     if placement.delivered_again(move):
         elements = call_points(placement, move.site)
+    elif move.to_engine:
+        elements = product([elements, placement.passes(move)])
     tile_bytes = elements * element_bytes
     if move.to_engine:
         port = machine.engines[move.child].ports[move.parent]

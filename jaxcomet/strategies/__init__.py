@@ -8,6 +8,7 @@ from jaxcomet.strategies import attention as _attention
 from jaxcomet.strategies import gemm as _gemm
 from jaxcomet.strategies import gemm_layernorm as _gemm_layernorm
 from jaxcomet.strategies import gemm_softmax as _gemm_softmax
+from jaxcomet.strategies.strategy import Plan as Plan
 from jaxcomet.strategies.strategy import Strategy as Strategy
 from jaxcomet.strategies.strategy import find as _find
 from jaxcomet.workload import CompoundOp

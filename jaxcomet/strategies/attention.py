@@ -108,7 +108,7 @@ def _reduce(nest: Nest, tensor: str, level: int) -> Collective:
     """Sums partial results of the units of a level into one of them."""
     part = (
         Loop("M", nest.below("M", min(1, nest.last - 1))),
-        Loop("L", nest.below("L", nest.last - 1)),
+        Loop("L", nest.below("L", 0)),
     )
     return nest.combine("reduce", tensor, "add", level, part=part)
 
@@ -127,8 +127,8 @@ def _flash(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> P
         (nest.factor("N", 0, "t"),),
         Masked(
             blocks=(nest.factor("M", 0, "t"),),
-            rows=_all_below(nest, "M"),
-            columns=_all_below(nest, "N"),
+            rows=nest.inside("M"),
+            columns=nest.inside("N"),
         ),
     )
     stages = [[rows.matrix_branch(nest, scores)], [], [rows.matrix_branch(nest, values)]]
@@ -156,20 +156,9 @@ def _between(form: CompoundOp, first: Operation, last: Operation) -> tuple[Opera
     return operations[operations.index(first) + 1 : operations.index(last)]
 
 
-def _all_below(nest: Nest, dim: str) -> tuple[str, ...]:
-    """All factors of a dimension below the outermost level's loops, those over units included."""
-    spatial = tuple(
-        f
-        for i in range(1, nest.last + 1)
-        if dim in nest.spread and nest.spread_at(i)
-        for f in nest.spatial_factors(dim, i)
-    )
-    return (*spatial, *nest.below(dim, 0))
-
-
 def _online_homes(nest: Nest, form: CompoundOp) -> dict[str, str]:
     """Running values stay in the buffers; what is exchanged or changes engines, a level up."""
-    scores, values = _contractions(form)
+    _, values = _contractions(form)
     homes = {t.name: nest.buffer for t in form.tensors if form.is_intermediate(t.name)}
     exchanged = form.operation("rowmax").output
     if nest.reduces(form.operation("rowmax")) and nest.spread_at(1):

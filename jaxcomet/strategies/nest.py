@@ -68,6 +68,8 @@ class Nest:
       spread: dimensions laid over the units, the first ones first.
       outer: further factors of the columns that one core sees, in front of its own.
       algorithm: of the collectives.
+      free: contractions are tiled in all their dimensions at every level in time; else, between
+        the outermost and the innermost level, in their rows alone.
     """
 
     workload: CompoundOp
@@ -78,6 +80,7 @@ class Nest:
     spread: tuple[str, ...] = ("N",)
     outer: tuple[str, ...] = ()
     algorithm: str = "mesh"
+    free: bool = False
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -126,8 +129,22 @@ class Nest:
 
     def below(self, dim: str, level: int) -> tuple[str, ...]:
         """Factors of a dimension in time below a level, the call included."""
-        steps = tuple(self.factor(dim, i, "t") for i in range(level + 1, self.last + 1))
+        steps = tuple(
+            self.factor(dim, i, "t")
+            for i in range(level + 1, self.last + 1)
+            if i == self.last or dim == self.row or self.free
+        )
         return (*steps, self.call(dim))
+
+    def inside(self, dim: str) -> tuple[str, ...]:
+        """All factors of a dimension below the outermost level, those over units included."""
+        spatial = tuple(
+            f
+            for i in range(1, self.last + 1)
+            if dim in self.spread and self.spread_at(i)
+            for f in self.spatial_factors(dim, i)
+        )
+        return (*spatial, *self.below(dim, 0))
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -166,7 +183,7 @@ class Nest:
         if not columns:
             return Temporal(self.levels[-1], (), Compute(operation.name, (Loop(self.row, rows),)))
         (column,) = columns
-        steps = (self.factor(column, self.last, "t"),)
+        steps = self.below(column, 0)[:-1]
         if column == self.column:
             steps = (*self.outer, *steps)
         inner = (Loop(self.row, rows),) if self.row in dims else ()
@@ -190,9 +207,13 @@ class Nest:
             return self.matrix_core(operation)
         return self.vector_core(operation)
 
-    def steps(self, level: int) -> tuple[Loop, ...]:
-        """Loops in time of a level between the outermost and the innermost one: the rows."""
-        return (self.time(self.row, level),)
+    def steps(self, level: int, operation: Operation | None = None) -> tuple[Loop, ...]:
+        """Loops in time of a level between the outermost and the innermost one."""
+        if not self.free or operation is None or operation.kind != "contract":
+            return (self.time(self.row, level),)
+        found = roles(self.workload, operation)
+        order = (*found.columns, *found.contracted, *found.rows)
+        return tuple(self.time(d, level) for d in order)
 
     def down(
         self, operation: Operation, level: int, function: str | None = None, result: str = ""
@@ -213,7 +234,9 @@ class Nest:
             body = self.core(operation)
         else:
             body = Temporal(
-                self.levels[under], self.steps(under), _group(self.down(operation, under, function))
+                self.levels[under],
+                self.steps(under, operation),
+                _group(self.down(operation, under, function)),
             )
         nodes: list[Node] = [self.over_units(under, body)]
         if function is not None and self.reduces(operation) and self.spread_at(under):
@@ -243,7 +266,7 @@ class Nest:
         if part is None:
             dims = self.workload.tensor(tensor).dims
             part = tuple(
-                Loop(d, self.below(d, above if d == self.row else self.last - 1))
+                Loop(d, self.below(d, above if d == self.row else 0))
                 for d in dims
                 if d not in self.batch
             )
@@ -281,17 +304,17 @@ class Nest:
             outer=outer,
         )
 
-    def loop(self, body: Sequence[Node]) -> tuple[Node, ...]:
-        """Nodes under one row loop of the level below the outermost; as they are without one."""
+    def loop(self, body: Sequence[Node], operation: Operation | None = None) -> tuple[Node, ...]:
+        """Nodes under one loop of the level below the outermost; as they are without one.
+
+        Over the rows; for a contraction that is tiled freely, over all its dimensions.
+        """
         if self.last == 1:
             return tuple(body)
         nodes = tuple(body)
-        inside = (
-            nodes[0] if len(nodes) == 1 and isinstance(nodes[0], Collective | Spatial) else None
-        )
-        return (
-            Temporal(self.levels[1], self.steps(1), inside if inside is not None else Group(nodes)),
-        )
+        alone = len(nodes) == 1 and isinstance(nodes[0], Collective | Spatial)
+        inside = nodes[0] if alone else Group(nodes)
+        return (Temporal(self.levels[1], self.steps(1, operation), inside),)
 
 
 def _group(nodes: tuple[Node, ...]) -> Node:

@@ -5,9 +5,11 @@ authors' released mapping does: d-matrix-ai/comet 917af0d, test/iterative_mapper
 differ in what is fused and where the normalization runs:
 
 * `unfused`: each elementary operation reads from and writes to the outermost memory.
-* `fused_dist`: the GEMM runs apart; the vector operations are fused, on all cores, with all-reduces.
+* `fused_dist`: the GEMM runs apart; the vector operations are fused, on all cores, with
+  all-reduces.
 * `fused_gemm_one`: all fused; a gather brings each row block to one core's vector unit.
-* `fused_gemm_dist`: all fused, the vector operations on all cores; the mapping that was released.
+* `fused_gemm_dist`: all fused, the vector operations on all cores; the mapping that was
+  released.
 
 Nothing here knows a softmax from a LayerNorm: what is reduced is read off the operations.
 docs/strategies.md gives each tree with the reason for every choice.
@@ -59,7 +61,7 @@ def matrix_branch(nest: Nest, operation: Operation) -> Node:
     """A contraction below the units of the first level."""
     if nest.last == 1:
         return nest.core(operation)
-    (node,) = nest.loop(nest.down(operation, 1))
+    (node,) = nest.loop(nest.down(operation, 1), operation)
     return node
 
 
@@ -139,7 +141,7 @@ def _tile_branches(
     columns = (
         *nest.outer,
         *(f for i in range(2, nest.last + 1) for f in nest.spatial_factors("N", i)),
-        *nest.below(nest.column, nest.last - 1),
+        *nest.below(nest.column, 0),
     )
     part = (
         Loop(nest.row, nest.below(nest.row, min(1, nest.last - 1))),
@@ -249,8 +251,8 @@ def fused_gemm_one(workload: CompoundOp, machine: Machine, options: dict[str, st
     levels = [i for i in range(1, nest.last + 1) if nest.spread_at(i)]
     if levels:
         spread_x, spread_y = zip(*(nest.spatial_factors("N", i) for i in levels), strict=True)
-        columns = (*streamed_columns(nest, weights), *nest.below("N", nest.last - 1))
-        part = (Loop("M", nest.below("M", nest.last - 1)), Loop("N", columns))
+        columns = (*streamed_columns(nest, weights), *nest.below("N", 0))
+        part = (Loop("M", nest.below("M", min(1, nest.last - 1))), Loop("N", columns))
         gather = Collective(
             "gather",
             gemm.output,

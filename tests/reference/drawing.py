@@ -17,7 +17,18 @@ import numpy as np
 
 from jaxcomet import operations, strategies
 from jaxcomet.hardware import Machine, MatrixEngine, VectorEngine, load
-from jaxcomet.mapping import Mapping, MappingError, Node, Spatial, computes, factor_chain, walk
+from jaxcomet.mapping import (
+    Group,
+    Loop,
+    Mapping,
+    MappingError,
+    Node,
+    Spatial,
+    Temporal,
+    computes,
+    factor_chain,
+    walk,
+)
 from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp, WorkloadError
 
@@ -61,6 +72,11 @@ def _arguments(builder: Callable[..., CompoundOp]) -> list[str]:
 def _build(name: str, sizes: Sequence[int]) -> CompoundOp:
     builder = getattr(operations, name)
     return builder(**dict(zip(_arguments(builder), sizes, strict=True)))
+
+
+def smallest(kind: Kind) -> CompoundOp:
+    """The workload with all arguments 1."""
+    return _build(kind.builder, [1] * len(_arguments(getattr(operations, kind.builder))))
 
 
 def kinds() -> list[Kind]:
@@ -202,6 +218,44 @@ def draw(
         mapping = strategies.build(workload, machine, kind.strategy, values, **options)
         return Case(kind, workload, graph, mapping, machine)
     raise AssertionError(f"no mapping found for {kind}")
+
+
+# -- trees that no strategy builds ---------------------------------------------------------------
+
+
+def disturbed(rng: np.random.Generator, case: Case) -> Case | None:
+    """The same on a tree with more loops, in another order, some of them in nodes of their own.
+
+    What it computes is of no use; what it costs is defined all the same.
+    """
+    dims = list(case.graph.sizes)
+    added = itertools.count()
+
+    def change(node: Node) -> Node:
+        match node:
+            case Temporal():
+                more = [str(rng.choice(dims)) for _ in range(int(rng.choice([0, 0, 1, 2])))]
+                loops = [*node.loops, *(Loop(d, (f"{d}_extra{next(added)}",)) for d in more)]
+                loops = [loops[int(i)] for i in rng.permutation(len(loops))]
+                cut = int(rng.integers(len(loops) + 1)) if rng.random() < 0.2 else len(loops)
+                body = change(node.body)
+                if cut < len(loops):
+                    body = dataclasses.replace(node, loops=tuple(loops[cut:]), body=body)
+                return dataclasses.replace(node, loops=tuple(loops[:cut]), body=body)
+            case Spatial():
+                return dataclasses.replace(node, body=change(node.body))
+            case Group():
+                return dataclasses.replace(node, children=tuple(change(c) for c in node.children))
+            case _:
+                return node
+
+    tree = change(case.mapping.tree)
+    values = factors(rng, tree, case.graph, case.machine)
+    if values is None:
+        return None
+    floats = {n: float(v) for n, v in values.items()}
+    mapping = dataclasses.replace(case.mapping, tree=tree, factors=floats)
+    return dataclasses.replace(case, mapping=mapping)
 
 
 # -- machines ------------------------------------------------------------------------------------

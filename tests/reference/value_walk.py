@@ -16,8 +16,9 @@ Rules:
   it makes a point a second time, and in each step of the loops around both maker and users, unless
   the result is a running value, which another operation makes, too.
 * An all-reduce gives each participant the union. All of them must hold the same elements, and
-  a sum must not count a contribution twice. A gather brings all parts to the first participant.
-  What other collectives exchange is taken to reach every participant.
+  a sum must not count a contribution twice. A reduce gives the union to the first participant, and
+  the others have given theirs away. A gather brings all parts to the first participant. What other
+  collectives exchange is taken to reach every participant.
 * An operation that is `carried` over dimensions may read what lacks contributions along these, and
   its own result, or a later one, before that is made. What was made before it must have those of
   the block in hand. Running values join in an addition or a maximum; a product has what both have.
@@ -71,6 +72,7 @@ class _Value:
     life: _Life
     epoch: Index = ()
     pulled: bool = False
+    given_away: bool = False
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,8 @@ class _Execution:
                 continue
             shared = above[op.name]
             for user in users:
-                pairs = itertools.takewhile(lambda p: p[0] is p[1], zip(shared, above[user.name]))
-                shared = tuple(node for node, _ in pairs)
+                both = zip(shared, above[user.name], strict=False)
+                shared = tuple(a for a, _ in itertools.takewhile(lambda p: p[0] is p[1], both))
             loops = [x for n in shared if isinstance(n, Temporal) for x in n.loops]
             found[op.output] = [(x.dim, f) for x in loops for f in x.factors]
         return found
@@ -236,7 +238,8 @@ class _Execution:
         op = self.workload.operation(node.operation)
         dims = self.workload.iteration_dims(op)
         ranges = {d: self.indices(d, self.chains[op.name, d], node.tile, core) for d in dims}
-        if not all(ranges.values()):
+        out = self.workload.tensor(op.output).dims
+        if not all(ranges[d] for d in out):
             return  # a unit at the edge, for which nothing is left
         covers: dict[str, dict[Index, Cover | None]] = {}
         for tensor in op.inputs:
@@ -244,7 +247,6 @@ class _Execution:
                 of = self.workload.tensor(tensor).dims
                 points = itertools.product(*(ranges[d] for d in of))
                 covers[tensor] = {i: self.read(op, tensor, i, core, ranges) for i in points}
-        out = self.workload.tensor(op.output).dims
         for index in itertools.product(*(ranges[d] for d in out)):
             if op.kind == "map":
                 self.write_map(op, index, out, core, covers)
@@ -305,7 +307,7 @@ class _Execution:
     def contribute(
         self, op: Operation, index: Index, out: Dims, core: _Core, ranges: dict[str, list[int]]
     ) -> None:
-        """A contraction or reduction adds the points of a call to an element."""
+        """A contraction or reduction adds the points of a call to an element; none at an edge."""
         reduced = tuple(d for d in self.workload.iteration_dims(op) if d not in out)
         new = self.points(reduced, ranges)
         epoch = tuple(core.digits[k] for k in self.around.get(op.output, ()))
@@ -349,7 +351,15 @@ class _Execution:
 
     # -- memories --------------------------------------------------------------------------------
 
-    def put(self, tensor: str, index: Index, unit: Unit, cover: Cover, base: _Value | None) -> None:
+    def put(
+        self,
+        tensor: str,
+        index: Index,
+        unit: Unit,
+        cover: Cover,
+        base: _Value | None,
+        epoch: Index,
+    ) -> None:
         """Writes an element to the buffer of the core that makes it."""
         level = len(self.paths[tensor]) - 1
         self._store(level, unit[:level], tensor, index, cover, base, epoch)
@@ -385,6 +395,8 @@ class _Execution:
         found = None
         for level in range(len(self.paths[tensor]) - 1, self.homes[tensor] - 1, -1):
             value = self.held.get((level, unit[:level], tensor), {}).get(index)
+            if value is not None and value.given_away:
+                return None
             if (
                 value is not None
                 and not value.pulled
@@ -402,7 +414,7 @@ class _Execution:
             if value is not None and (own is None or value.time > own.time):
                 newer.append(value)
         if not newer:
-            return own
+            return None if own is not None and own.given_away else own
         last = max(newer, key=lambda v: v.time)
         cover = last.cover
         network = self.machine.memories[self.paths[tensor][level + 1]].network
@@ -487,6 +499,11 @@ class _Execution:
             if not values:
                 continue  # units at the edge, for which nothing is left; else a reader will say so
             cover = self.union(who, tensor, values) if combines else values[0].cover
+            if node.kind == "reduce":
+                for unit in units[1:]:
+                    held = self.held.setdefault((level, unit, tensor), {})
+                    life = _Life(self.clock, self.clock)
+                    held[index] = _Value({}, self.clock, life, given_away=True)
             for unit in units[:1] if first_only else units:
                 old = self.held.get((level, unit, tensor), {}).get(index)
                 self._store(level, unit, tensor, index, cover, old, values[0].epoch)

@@ -14,7 +14,7 @@ Left out: skewed or data-dependent schedules, and one tensor in two homes at onc
 import dataclasses
 import difflib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass
 from typing import Literal
@@ -240,6 +240,55 @@ def factor_chain(tree: Node, operation: str, dim: str) -> tuple[str, ...]:
     raise MappingError(
         f"tree: runs no operation {operation!r}; it runs {[c.operation for c in computes(tree)]}"
     )
+
+
+def reordered(tree: Node, orders: MappingABC[str, Sequence[str]]) -> Node:
+    """The tree with the loops in time of some levels in another order.
+
+    Args:
+      tree: a mapping tree.
+      orders: by level, dimensions from the outermost loop inwards, e.g. ``{"gb": "KMN"}``; loops
+        over dimensions that are not named stay inside those that are, in their order.
+
+    Raises:
+      MappingError: a level at which the tree has no loops, or a dimension over which it has none
+        there.
+    """
+    found: dict[str, set[str]] = {}
+    for node, _ in walk(tree):
+        if isinstance(node, Temporal):
+            found.setdefault(node.level, set()).update(x.dim for x in node.loops)
+    for level, order in orders.items():
+        if level not in found:
+            raise MappingError(
+                f"loop order: got level {level!r}; the tree has loops at {', '.join(found)}"
+            )
+        for dim in order:
+            if dim not in found[level]:
+                known = ", ".join(sorted(found[level])) or "none"
+                raise MappingError(
+                    f"loop order of {level}: got dimension {dim!r}; there are loops over {known}"
+                )
+
+    def place(level: str, loop: Loop) -> int:
+        order = list(orders[level])
+        return order.index(loop.dim) if loop.dim in order else len(order)
+
+    def changed(node: Node) -> Node:
+        match node:
+            case Temporal():
+                loops = node.loops
+                if node.level in orders:
+                    loops = tuple(sorted(loops, key=lambda x: place(node.level, x)))
+                return dataclasses.replace(node, loops=loops, body=changed(node.body))
+            case Spatial():
+                return dataclasses.replace(node, body=changed(node.body))
+            case Group():
+                return dataclasses.replace(node, children=tuple(changed(c) for c in node.children))
+            case _:
+                return node
+
+    return changed(tree)
 
 
 @register_dataclass

@@ -161,7 +161,7 @@ def _search(
 
 
 def size(workload: CompoundOp, machine: Machine, strategy: Strategy, **options: str) -> int:
-    """Number of mappings that `enumerate_mappings` prices."""
+    """Number of mappings that `enumerate_mappings` prices, whatever the loop orders."""
     plan = strategy.planned(workload, machine, **options)
     form = rewritten(workload, plan.rewrites)
     return sum(s.size for s in spaces(form, machine, plan.tree))
@@ -173,6 +173,7 @@ def enumerate_mappings(
     strategy: Strategy,
     *,
     options: dict[str, str] | None = None,
+    loop_orders: dict[str, str] | None = None,
     conventions: Conventions = DEFAULT,
     objective: Objective = "latency",
     progress: Callable[[int], None] | None = None,
@@ -190,6 +191,7 @@ def enumerate_mappings(
       machine: a single machine.
       strategy: the strategy.
       options: its options.
+      loop_orders: other orders of the loops in time by level; see `mapping.reordered`.
       conventions: rules of accounting.
       objective: ``latency``, ``energy`` or ``edp``.
       progress: called with the number of mappings priced since the last call.
@@ -199,13 +201,14 @@ def enumerate_mappings(
       so).
     """
     options = options or {}
-    plan = strategy.planned(workload, machine, **options)
+    plan = strategy.planned(workload, machine, loop_orders=loop_orders, **options)
+    label = strategy.label(options, loop_orders)
     form = rewritten(workload, plan.rewrites)
     chosen: dict[str, object] = {}
     searched: list[Searched] = []
     for space in spaces(form, machine, plan.tree):
         part = Mapping(
-            strategy=strategy.label(options),
+            strategy=label,
             tree=space.tree,
             homes=tuple(sorted(plan.homes.items())),
             factors={},
@@ -219,10 +222,10 @@ def enumerate_mappings(
         found = _search(workload, machine, space, part, conventions, objective, progress)
         chosen |= {n: float(v[0]) for n, v in space.factors(np.array([found.index])).items()}
         searched.append(Searched(size=whole, evaluated=space.size, feasible=found.feasible))
-    mapping = strategy.build(workload, machine, chosen, **options)
+    mapping = strategy.build(workload, machine, chosen, loop_orders=loop_orders, **options)
     cost = evaluate(workload, mapping, machine, conventions=conventions)
     return Best(
-        strategy=strategy.label(options),
+        strategy=label,
         mapping=mapping,
         cost=cost,
         searched=tuple(searched),

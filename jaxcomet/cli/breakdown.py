@@ -88,15 +88,19 @@ def traffic_table(cost: Cost) -> Table:
 
 
 def collective_table(cost: Cost) -> Table:
-    """The explicit collectives of a single mapping."""
-    columns = ("collective", "between", "bytes each", "times", "cycles each", "cycles")
+    """The collectives of a single mapping, explicit ones first, then those that moves imply."""
+    columns = ("collective", "where", "units", "bytes", "steps", "algorithm", "cycles", "times")
     table = tables.grid("Collectives", columns, left=2)
-    for c in cost.collectives:
-        numbers = (c.part_bytes, c.executions, c.cycles, c.total_cycles)
+    entries = cost.collective_list()
+    for position, c in enumerate(entries):
+        if position and entries[position - 1].explicit and not c.explicit:
+            table.add_section()
         table.add_row(
             f"{c.kind} of {c.tensor}",
-            f"{tables.count(float(c.participants))} {c.memory}",  # pyright: ignore[reportArgumentType]
-            *(tables.count(float(x)) for x in numbers),  # pyright: ignore[reportArgumentType]
+            c.where,
+            *(tables.count(x) for x in (c.participants, c.part_bytes, c.steps)),
+            c.algorithm,
+            *(tables.count(x) for x in (c.cycles, c.executions)),
         )
     return table
 

@@ -1,16 +1,17 @@
 """`jaxcomet compare`: the strategies, each at its best mapping, and why the best one wins."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jaxcomet.cli import flags, tables
 from jaxcomet.cli import options as words
-from jaxcomet.cli import tables
 from jaxcomet.cli.errors import InputError
 from jaxcomet.cli.files import check_writable, write_whole
+from jaxcomet.cli.shapes import SHAPES
+from jaxcomet.operations import catalog
 
 if TYPE_CHECKING:
     from jaxcomet.cli.ranking import Ranking, Setting
@@ -19,19 +20,20 @@ _OBJECTIVES = ("latency", "energy", "edp")
 _FIGURES = ("png", "svg", "pdf")
 
 
+@flags.with_flags
 def compare(
+    *,
     workload: Annotated[
-        str, typer.Argument(metavar="[WORKLOAD]", help="The compound operation: gemm-softmax.")
-    ] = "gemm-softmax",
-    m: words.SizeM = None,
-    n: words.SizeN = None,
-    k: words.SizeK = None,
+        str,
+        typer.Argument(
+            metavar="[WORKLOAD]", help=f"The compound operation: {', '.join(catalog.CATALOG)}."
+        ),
+    ] = next(iter(SHAPES)),
+    given: flags.Given,
     machine: words.MachineName = None,
     objective: Annotated[
         str, typer.Option("--objective", metavar="latency|energy|edp", help="What is minimised.")
     ] = "latency",
-    reduce: words.Reduce = None,
-    binding: words.Binding = None,
     conventions: words.Preset = None,
     convention: words.Convention = None,
     overrides: words.Overrides = None,
@@ -43,17 +45,25 @@ def compare(
 ) -> None:
     r"""Ranks the strategies of a compound operation, each at its best mapping.
 
-    All mappings of every strategy are priced, so the best one is proven. Without sizes, the twelve
-    shapes that the authors of COMET released are compared on their machines.
+    All mappings of every strategy are priced, with both ways to hold the weights, every spread and
+    every loop order where none is named, so the best one is proven. Without sizes, twelve shapes
+    are compared on their machines: those that the authors of COMET released, or, for attention,
+    shapes of BERT, GPT-2 and Llama.
 
     \b
     Examples:
       jaxcomet compare gemm-softmax --m 256 --n 256 --k 128 --machine edge
       jaxcomet compare gemm-softmax --m 1 --n 4096 --k 512 --machine cloud --figure bars.png
+      jaxcomet compare gemm-layernorm --m 256 --n 256 --k 128 --norm rms --machine edge
+      jaxcomet compare attention --batch 1 --heads 32 --kv-heads 8 --q 2048 --kv 2048 \
+        --head-dim 128 --causal --machine cloud
+      jaxcomet compare attention --heads 12 --q 1 --kv 1024 --head-dim 64 --machine edge
+      jaxcomet compare gemm --m 512 --n 512 --k 512 --machine r2 --conventions roofline \
+        --objective energy
       jaxcomet compare gemm-softmax --m 256 --n 256 --k 128 --machine edge --json > best.json
       jaxcomet compare --figure speedups.svg
     """
-    words.check_workload(workload)
+    entry = catalog.find(workload)
     if objective not in _OBJECTIVES:
         raise InputError(f"--objective: got {objective!r}; expected {', '.join(_OBJECTIVES)}")
     if figure is not None:
@@ -61,62 +71,71 @@ def compare(
             endings = ", ".join(f".{kind}" for kind in _FIGURES)
             raise InputError(f"--figure: got {figure!r}; expected a name that ends in {endings}")
         check_writable(figure)
-    sizes = words.sizes({"M": m, "N": n, "K": k})
-    given = {"reduce": reduce, "binding": binding}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    rules = words.pairs("--convention", convention)
+    sizes = flags.sizes(entry, given)
     common = {
         "workload": workload,
         "machine_overrides": tuple(overrides or ()),
         "preset": conventions or "default",
-        "convention_options": rules,
+        "convention_options": words.pairs("--convention", convention),
         "objective": objective,
-        "options": chosen,
+        "options": flags.ways(entry, given),
     }
+    variant = flags.options(entry, given)
     if sizes or machine is not None:
-        missing = [f"--{d.lower()}" for d in ("M", "N", "K") if d not in sizes]
+        missing = flags.missing(entry, sizes)
         if missing:
+            instead = (
+                f", or none of them and no --machine for the {len(SHAPES[workload])} shapes of "
+                f"{workload} on their machines"
+            )
             raise InputError(
-                f"{', '.join(missing)}: missing; expected --m, --n and --k, or none of them and no "
-                "--machine for the twelve published shapes on their machines"
+                f"{', '.join(map(flags.flag, missing))}: missing; expected "
+                f"{flags.listed(entry.required)}{instead if workload in SHAPES else ''}"
             )
         words.load_machine(machine, overrides or ())  # says which there are if none is named
-        _compare_one({**common, "sizes": sizes, "machine": machine}, figure, as_json)
+        one = {**common, "sizes": sizes, "workload_options": variant, "machine": machine}
+        _compare_one(one, figure, as_json)
+    elif workload in SHAPES:
+        from jaxcomet.cli.several import compare_shapes
+
+        compare_shapes(common, variant, figure, as_json)
     else:
-        _compare_published(common, figure, as_json)
+        raise InputError(
+            f"{', '.join(map(flags.flag, entry.required))}: missing; {workload} has no shapes to "
+            f"compare without sizes, as {' and '.join(SHAPES)} have; name sizes and --machine"
+        )
 
 
 def _suffix(path: str) -> str:
     return Path(path).suffix.removeprefix(".").lower()
 
 
-def _rank(settings: Sequence["Setting"]) -> list["Ranking"]:
+def rank_all(settings: Sequence["Setting"]) -> list["Ranking"]:
     """Ranks each setting, with one progress bar over all mappings."""
-    from jaxcomet.cli.ranking import candidates, rank, total
+    from jaxcomet.cli.ranking import rank, ways
 
     first = settings[0]
-    candidates(first.workload, first.options)  # refuses a wrong option before the machines load
     rules = words.choose_conventions(first.preset, first.convention_options)
     loaded = {s.machine: words.load_machine(s.machine, s.machine_overrides) for s in settings}
+    tried = [ways(s, loaded[s.machine]) for s in settings]
     rankings = []
     with tables.progress_bar() as bar:
-        number = sum(total(s, loaded[s.machine]) for s in settings)
-        task = bar.add_task("pricing", total=number)
-        for setting in settings:
+        task = bar.add_task("pricing", total=sum(way.size for some in tried for way in some))
+        for setting, some in zip(settings, tried, strict=True):
             bar.update(task, description=f"{setting.machine} {setting.shape}")
             advance = lambda priced: bar.advance(task, priced)  # noqa: E731
-            rankings.append(rank(setting, loaded[setting.machine], rules, advance))
+            rankings.append(rank(setting, loaded[setting.machine], rules, advance, some))
     return rankings
 
 
 def _compare_one(values: dict[str, Any], figure: str | None, as_json: bool) -> None:
     from jaxcomet.cli.ranking import Setting
 
-    (ranking,) = _rank([Setting(**values)])
+    (ranking,) = rank_all([Setting(**values)])
     if figure is not None:
         _draw_one(ranking, figure)
     if as_json:
-        tables.print_json(_as_dict(ranking))
+        tables.print_json(as_dict(ranking))
         return
     _print_one(ranking)
     if figure is not None:
@@ -124,33 +143,36 @@ def _compare_one(values: dict[str, Any], figure: str | None, as_json: bool) -> N
 
 
 def _title(ranking: "Ranking") -> str:
+    from jaxcomet.cli.record import title
+
     setting = ranking.setting
-    dims = " × ".join(f"{d} {tables.count(s)}" for d, s in setting.sizes.items())
-    return f"{setting.workload} {dims} on {ranking.machine.name}"
+    return title(setting.workload, setting.sizes, setting.workload_options, ranking.machine.name)
 
 
 def _print_one(ranking: "Ranking") -> None:
     from jaxcomet.cli.breakdown import broken, energy_table, latency_table
-    from jaxcomet.cli.ranking import limiting, why
+    from jaxcomet.cli.ranking import BASELINE
+    from jaxcomet.cli.reasons import limiting, why
     from jaxcomet.mapping import describe
 
     setting = ranking.setting
     console = tables.output()
     narrow = tables.is_narrow(console)
     console.print(_title(ranking), style="bold")
-    console.print(f"objective {setting.objective}, conventions {_rules(ranking)}")
+    console.print(f"objective {setting.objective}, conventions {rules_of(ranking)}")
     for override in setting.machine_overrides:
         console.print(f"machine changed: {override}")
     if setting.objective == "edp":
         console.print(
-            "edp: parts of unfused and fused-distsm that run apart are each at their own best, "
-            "which need not be the best product of the whole."
+            "edp: parts of a strategy that run apart are each at their own best, which need not be "
+            "the best product of the whole."
         )
     console.print()
     if ranking.ranked:
         scale, unit = tables.energy_unit(max(e.energy_pj for e in ranking.ranked))
-        columns = ["", "strategy", "cycles", "speedup", f"energy\n{unit}", "energy\nratio"]
-        columns += ["utili-\nzation", "DRAM\nbytes"]
+        rated = ranking.has_baseline
+        columns = ["", "strategy", "cycles", *(["speedup"] if rated else []), f"energy\n{unit}"]
+        columns += [*(["energy\nratio"] if rated else []), "utili-\nzation", "DRAM\nbytes"]
         if not narrow:
             columns += ["largest share", "mappings\npriced"]
         table = tables.grid("Strategies, each at its best mapping", columns, left=2)
@@ -160,9 +182,9 @@ def _print_one(ranking: "Ranking") -> None:
                 str(position),
                 broken(entry.label),
                 tables.count(entry.latency_cycles),
-                _times(ranking.speedup(entry)),
+                *([times(ranking.speedup(entry))] if rated else []),
                 f"{entry.energy_pj / scale:.4g}",
-                _times(ranking.energy_ratio(entry)),
+                *([times(ranking.energy_ratio(entry))] if rated else []),
                 tables.percent(float(entry.cost.utilization)),  # pyright: ignore[reportArgumentType]
                 tables.count(float(entry.cost.root_traffic_bytes)),  # pyright: ignore[reportArgumentType]
             ]
@@ -171,10 +193,13 @@ def _print_one(ranking: "Ranking") -> None:
                 cells.append(tables.count(entry.best.evaluated))
             table.add_row(*cells)
         tables.show(table)
-        console.print("speedup and energy ratio: unfused / strategy")
+        if rated:
+            console.print(f"speedup and energy ratio: {BASELINE} / strategy")
     for entry in ranking.infeasible:
         console.print(f"{entry.label}: no mapping fits; the nearest: ", style="bold red", end="")
         console.print("; ".join(entry.cost.reasons()))
+    for name, reason in ranking.impossible.items():
+        console.print(f"{name}: not possible: {reason}", style="bold red")
     console.print()
     for sentence in why(ranking):
         console.print(sentence)
@@ -189,17 +214,21 @@ def _print_one(ranking: "Ranking") -> None:
         console.print(describe(best.best.mapping.tree, best.best.mapping.factors))
 
 
-def _rules(ranking: "Ranking") -> str:
+def rules_of(ranking: "Ranking") -> str:
+    """The conventions of a ranking, in a word."""
     entries = (*ranking.ranked, *ranking.infeasible)
     return entries[0].cost.conventions.preset
 
 
-def _times(ratio: float | None) -> str:
+def times(ratio: float | None) -> str:
+    """A ratio for a table."""
     return "-" if ratio is None else f"{ratio:.2f}×"
 
 
-def _as_dict(ranking: "Ranking") -> dict[str, Any]:
-    from jaxcomet.cli.ranking import why
+def as_dict(ranking: "Ranking") -> dict[str, Any]:
+    """A ranking as plain data."""
+    from jaxcomet.cli.reasons import why
+    from jaxcomet.cli.record import filled
     from jaxcomet.plot.groups import latency_groups
 
     setting = ranking.setting
@@ -218,18 +247,21 @@ def _as_dict(ranking: "Ranking") -> dict[str, Any]:
         )
     return {
         "workload": setting.workload,
-        "sizes": {d: tables.whole(s) for d, s in setting.sizes.items()},
+        "sizes": {n: tables.whole(s) for n, s in filled(setting.workload, setting.sizes).items()},
+        "workload_options": catalog.find(setting.workload).chosen(setting.workload_options),
         "machine": setting.machine,
         "machine_overrides": list(setting.machine_overrides),
         "objective": setting.objective,
-        "conventions": _rules(ranking),
+        "conventions": rules_of(ranking),
         "best": ranking.ranked[0].label if ranking.ranked else None,
         "why": why(ranking),
         "ranking": entries,
+        "not_possible": ranking.impossible,
     }
 
 
-def _write_figure(figure: Any, path: str) -> None:
+def write_figure(figure: Any, path: str) -> None:
+    """Writes a figure as the kind of file that its name says."""
     from jaxcomet.plot.breakdown import to_bytes
 
     write_whole(path, to_bytes(figure, _suffix(path)))  # pyright: ignore[reportArgumentType]
@@ -249,104 +281,5 @@ def _draw_one(ranking: "Ranking", path: str) -> None:
     ]
     if not bars:
         raise InputError(f"--figure {path}: no strategy fits this machine; nothing to draw")
-    title = f"{_title(ranking)}\ncycles, and speedup over unfused"
-    _write_figure(breakdown_figure(title, bars), path)
-
-
-def _compare_published(common: dict[str, Any], figure: str | None, as_json: bool) -> None:
-    from jaxcomet import strategies
-    from jaxcomet.cli.ranking import Setting
-    from jaxcomet.cli.shapes import SHAPES
-
-    settings = [
-        Setting(**common, machine=machine, sizes={"M": float(m), "N": float(n), "K": float(k)})
-        for machine, m, n, k in SHAPES.values()
-    ]
-    rankings = dict(zip(SHAPES, _rank(settings), strict=True))
-    names = [s.name for s in strategies.available(common["workload"])]
-    speedups = {
-        name: [_speedup(ranking, name) for ranking in rankings.values()]
-        for name in names
-        if name != "unfused"
-    }
-    if figure is not None:
-        from jaxcomet.plot.breakdown import speedup_figure
-
-        labels = [
-            f"{label}\n{r.setting.sizes['M']:.0f}×{r.setting.sizes['N']:.0f}\n×{r.setting.sizes['K']:.0f}"
-            for label, r in rankings.items()
-        ]
-        title = f"{common['workload']}: speedup over unfused (e: edge, c: cloud; M×N×K)"
-        _write_figure(speedup_figure(title, labels, speedups), figure)
-    means = {name: _geometric_mean(values) for name, values in speedups.items()}
-    if as_json:
-        tables.print_json(
-            {
-                "workload": common["workload"],
-                "objective": common["objective"],
-                "shapes": [{"shape": s, **_as_dict(r)} for s, r in rankings.items()],
-                "geometric_mean_speedup_over_unfused": means,
-                "shapes_in_mean": {
-                    name: sum(v is not None for v in values) for name, values in speedups.items()
-                },
-            }
-        )
-        return
-    _print_published(rankings, names, speedups, means)
-    if figure is not None:
-        tables.output().print(f"figure: {figure}")
-
-
-def _speedup(ranking: "Ranking", name: str) -> float | None:
-    entry = ranking.entry(name)
-    return None if entry is None else ranking.speedup(entry)
-
-
-def _geometric_mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return math.exp(sum(math.log(v) for v in known) / len(known)) if known else None
-
-
-def _print_published(
-    rankings: dict[str, "Ranking"],
-    names: list[str],
-    speedups: dict[str, list[float | None]],
-    means: dict[str, float | None],
-) -> None:
-    from jaxcomet.cli.breakdown import broken
-
-    first = next(iter(rankings.values()))
-    console = tables.output()
-    wide = not tables.is_narrow(console)
-    columns = ["shape", "MxNxK", *(broken(name) for name in names)]
-    title = (
-        f"{first.setting.workload}, best {first.setting.objective} of each strategy: cycles "
-        f"(speedup over unfused), conventions {_rules(first)}"
-    )
-    table = tables.grid(title, columns, left=2)
-    if wide:
-        table.add_column("best", justify="left", no_wrap=True)
-    for label, ranking in rankings.items():
-        best = ranking.ranked[0] if ranking.ranked else None
-        cells = []
-        for name in names:
-            entry = ranking.entry(name)
-            if entry is None:
-                cells.append("does not fit")
-                continue
-            gap = " " if wide else "\n"
-            speedup = "" if name == "unfused" else f"{gap}({_times(ranking.speedup(entry))})"
-            mark = "* " if entry is best else ""
-            cells.append(mark + tables.count(entry.latency_cycles) + speedup)
-        if wide:
-            cells.append("none fits" if best is None else best.label)
-        table.add_row(f"{label} {ranking.machine.name}", ranking.setting.shape, *cells)
-    table.add_section()
-    cells = []
-    for name in names:
-        known = sum(v is not None for v in speedups.get(name, ()))
-        note = "" if known == len(rankings) else f"\nof {known} shapes"
-        cells.append("1.00×" if name == "unfused" else _times(means[name]) + note)
-    table.add_row("mean", "geometric", *cells, style="bold")
-    tables.show(table)
-    console.print("* best of the shape")
+    note = "cycles, and speedup over unfused" if ranking.has_baseline else "cycles"
+    write_figure(breakdown_figure(f"{_title(ranking)}\n{note}", bars), path)

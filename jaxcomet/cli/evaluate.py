@@ -4,29 +4,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from jaxcomet.cli import flags, tables
 from jaxcomet.cli import options as words
-from jaxcomet.cli import tables
 from jaxcomet.cli.errors import InputError
 from jaxcomet.cli.files import check_writable, csv_text, read_csv, read_text, write_whole
+from jaxcomet.operations import catalog
+from jaxcomet.operations.catalog import Entry, OptionValue
 
 if TYPE_CHECKING:
     from jaxcomet.cli.record import Priced, Record
 
 
+@flags.with_flags
 def evaluate(
-    workload: words.Workload,
+    *,
+    workload: flags.WorkloadName,
     strategy: Annotated[
         str | None,
         typer.Option(
             "--strategy",
             metavar="NAME",
-            help="unfused, fused-distsm, fused-gemm-sm or fused-gemm-distsm.",
+            help="A strategy of the workload, e.g. unfused; a wrong name lists them.",
         ),
     ] = None,
     machine: words.MachineName = None,
-    m: words.SizeM = None,
-    n: words.SizeN = None,
-    k: words.SizeK = None,
+    given: flags.Given,
     factor: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,24 +50,15 @@ def evaluate(
         typer.Option(
             "--table",
             metavar="IN.csv",
-            help="A table of mappings: columns M, N, K and factors by name; others are kept. A "
-            "column machine or platform names each row's machine.",
+            help="A table of mappings: sizes (M, N, K, or batch, heads, kv_heads, ...) and factors "
+            "as columns by name; others are kept. A column machine or platform names each row's "
+            "machine.",
         ),
     ] = None,
     out: Annotated[
         str | None,
         typer.Option("--out", metavar="OUT.csv", help="Where --table's result goes, - for stdout."),
     ] = None,
-    reduce: words.Reduce = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            "--weights",
-            metavar="resident|streamed",
-            help="Whether the weights stay in the cluster memory or are streamed in tiles.",
-        ),
-    ] = None,
-    binding: words.Binding = None,
     conventions: words.Preset = None,
     convention: words.Convention = None,
     overrides: words.Overrides = None,
@@ -85,13 +78,17 @@ def evaluate(
       jaxcomet evaluate gemm-softmax --mapping best.json --set memory.dram.child_bandwidth=50
       jaxcomet evaluate gemm-softmax --strategy fused-gemm-distsm --reduce tile \
         --conventions comet-program --machine edge --table IN.csv --out OUT.csv
+      jaxcomet evaluate attention --strategy flash --spread keys --algorithm auto \
+        --machine edge --heads 12 --q 1 --kv 1024 --head-dim 64 --factor H_dram_t=12 \
+        --factor N_dram_t=4 --factor N_dram_sx=2 --factor N_dram_sy=2 --factor N_gb_sx=2 \
+        --factor N_gb_sy=2 --factor N_comp=16 --factor K_comp=64 --factor L_comp=64
     """
-    words.check_workload(workload)
-    given = {"reduce": reduce, "weights": weights, "binding": binding}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    sizes = {"M": m, "N": n, "K": k}
+    entry = catalog.find(workload)
+    chosen = flags.ways(entry, given)
+    workload_options = flags.options(entry, given)
+    sizes = flags.sizes(entry, given)
     if table is not None:
-        clash = [f"--{d.lower()}" for d, s in sizes.items() if s is not None]
+        clash = [flags.flag(name) for name in sizes]
         clash += [o for o, v in (("--factor", factor), ("--mapping", mapping)) if v]
         if explain:
             clash.append("--explain")
@@ -101,7 +98,8 @@ def evaluate(
                 "factors; leave the others out"
             )
         _evaluate_table(
-            workload,
+            entry,
+            workload_options,
             strategy,
             chosen,
             machine,
@@ -116,14 +114,15 @@ def evaluate(
     if out is not None:
         raise InputError("--out: got it without --table; expected a table to price")
     record = _record(
-        workload,
+        entry,
+        workload_options,
         strategy,
         chosen,
         machine,
         overrides or [],
         conventions,
         words.pairs("--convention", convention),
-        words.sizes(sizes),
+        sizes,
         {
             name: words.whole_number(f"--factor {name}", text)
             for name, text in words.pairs("--factor", factor).items()
@@ -143,7 +142,8 @@ def _need_strategy(workload: str, strategy: str | None) -> str:
 
 
 def _record(
-    workload: str,
+    entry: Entry,
+    workload_options: dict[str, OptionValue],
     strategy: str | None,
     chosen: dict[str, str],
     machine: str | None,
@@ -160,13 +160,12 @@ def _record(
 
     if mapping is not None:
         label = "standard input" if mapping == "-" else mapping
-        found = record_from_json(label, read_text(mapping), strategy)
-        if found.workload != workload:
-            raise InputError(f"{label}: workload: got {found.workload!r}; expected {workload!r}")
+        found = record_from_json(label, read_text(mapping), entry.name, strategy)
         return dataclasses.replace(
             changed(
                 found,
                 sizes=sizes,
+                workload_options=workload_options,
                 options=chosen,
                 machine=machine,
                 overrides=overrides,
@@ -176,17 +175,19 @@ def _record(
             ),
             strategy=strategy or found.strategy,
         )
-    strategy = _need_strategy(workload, strategy)
-    missing = [f"--{d.lower()}" for d in ("M", "N", "K") if d not in sizes]
+    strategy = _need_strategy(entry.name, strategy)
+    missing = flags.missing(entry, sizes)
     if missing:
         raise InputError(
-            f"{', '.join(missing)}: missing; expected --m, --n and --k, or --mapping, or --table"
+            f"{', '.join(map(flags.flag, missing))}: missing; expected "
+            f"{flags.listed(entry.required)}, or --mapping, or --table"
         )
     words.load_machine(machine, overrides)
     assert machine is not None
     return Record(
-        workload=workload,
+        workload=entry.name,
         sizes=sizes,
+        workload_options=workload_options,
         strategy=strategy,
         options=chosen,
         machine=machine,
@@ -198,7 +199,8 @@ def _record(
 
 
 def _evaluate_table(
-    workload: str,
+    entry: Entry,
+    workload_options: dict[str, OptionValue],
     strategy: str | None,
     chosen: dict[str, str],
     machine: str | None,
@@ -212,7 +214,7 @@ def _evaluate_table(
     from jaxcomet import strategies
     from jaxcomet.cli.pricing import price_table
 
-    found = strategies.get(workload, _need_strategy(workload, strategy))
+    found = strategies.get(entry.name, _need_strategy(entry.name, strategy))
     if out is None:
         raise InputError("--out: missing; expected the file for the result, or - for stdout")
     if out == "-" and as_json:
@@ -221,6 +223,8 @@ def _evaluate_table(
     rules = words.choose_conventions(preset, words.pairs("--convention", convention))
     priced = price_table(
         read_csv(table),
+        workload=entry,
+        workload_options=workload_options,
         strategy=found,
         options=chosen,
         machine=machine,
@@ -274,12 +278,13 @@ def _print(priced: "Priced") -> None:
         occupancy_table,
         traffic_table,
     )
+    from jaxcomet.cli.record import title
     from jaxcomet.mapping import describe
 
     record, cost = priced.record, priced.cost
     console = tables.output()
-    shape = " x ".join(f"{d} {tables.count(s)}" for d, s in record.sizes.items())
-    console.print(f"{record.workload} {shape} on {priced.machine.name}", style="bold")
+    head = title(record.workload, record.sizes, record.workload_options, priced.machine.name)
+    console.print(head, style="bold")
     console.print(f"strategy {cost.strategy}, conventions {cost.conventions.preset}")
     for override in record.machine_overrides:
         console.print(f"machine changed: {override}")

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from jaxcomet.cost.conventions import Conventions
     from jaxcomet.hardware.machine import Machine
 
-Workload = Annotated[
-    str, typer.Argument(metavar="WORKLOAD", help="The compound operation: gemm-softmax.")
-]
 MachineName = Annotated[
     str | None,
     typer.Option("--machine", metavar="NAME|FILE", help="A machine's name or its TOML file."),
@@ -41,26 +38,6 @@ Convention = Annotated[
         "--convention",
         metavar="OPTION=VALUE",
         help="Change one rule (`jaxcomet conventions` lists them); may be repeated.",
-    ),
-]
-SizeM = Annotated[str | None, typer.Option("--m", metavar="M", help="Rows.")]
-SizeN = Annotated[str | None, typer.Option("--n", metavar="N", help="Columns.")]
-SizeK = Annotated[str | None, typer.Option("--k", metavar="K", help="Contracted extent.")]
-Reduce = Annotated[
-    str | None,
-    typer.Option(
-        "--reduce",
-        metavar="rows|tile",
-        help="What the second all-reduce sends: row sums, or the whole tile as the authors' "
-        "program does.",
-    ),
-]
-Binding = Annotated[
-    str | None,
-    typer.Option(
-        "--binding",
-        metavar="sequential|pipelined",
-        help="Whether GEMM and softmax take turns or run as stages of a pipeline.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print plain data as JSON.")]
@@ -116,15 +93,6 @@ def parse_whole(text: str) -> float | None:
     return number if 1.0 <= number <= 2.0**53 and number.is_integer() else None
 
 
-def sizes(given: dict[str, str | None]) -> dict[str, float]:
-    """The sizes that were given, by dimension.
-
-    Raises:
-      InputError: one that is no whole number >= 1.
-    """
-    return {d: whole_number(f"--{d.lower()}", t) for d, t in given.items() if t is not None}
-
-
 def load_machine(name: str | None, overrides: Iterable[str]) -> "Machine":
     """The machine of ``--machine`` with the changes of ``--set``.
 
@@ -152,14 +120,3 @@ def choose_conventions(preset: str | None, options: dict[str, str]) -> "Conventi
         if name not in RULES:
             raise ConventionError(f"--convention {name}: no such rule; {near(name, RULES)}")
     return conventions(preset or "default", **options)
-
-
-def check_workload(name: str) -> None:
-    """Refuses a compound operation that is not known.
-
-    Raises:
-      MappingError: it lists the known ones.
-    """
-    from jaxcomet import strategies
-
-    strategies.available(name)

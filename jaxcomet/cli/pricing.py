@@ -1,7 +1,8 @@
 """Prices a table of mappings: one batched call per machine and 65,536 rows.
 
-The one idea: columns are matched by name (M, N, K and the strategy's factors); all others are
-carried through as they are, so that a table keeps what its owner wrote beside the numbers.
+The one idea: columns are matched by name (the workload's sizes and the strategy's factors); all
+others are carried through as they are, so that a table keeps what its owner wrote beside the
+numbers.
 """
 
 import dataclasses
@@ -11,18 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxcomet import operations
 from jaxcomet.cli.errors import InputError, near
 from jaxcomet.cli.files import CsvTable
 from jaxcomet.cli.options import load_machine, parse_whole
-from jaxcomet.cli.record import DIMENSIONS
 from jaxcomet.cli.tables import exact
 from jaxcomet.cost import Cost, evaluate
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping, MappingError
+from jaxcomet.operations.catalog import Entry, OptionValue
 from jaxcomet.strategies import Strategy
-from jaxcomet.workload import CompoundOp
+from jaxcomet.workload import CompoundOp, WorkloadError
 
 ADDED = ("latency_cycles", "energy_pj", "feasible", "reason")
 MACHINE_COLUMNS = ("machine", "platform")
@@ -51,6 +51,8 @@ class PricedTable:
 def price_table(
     table: CsvTable,
     *,
+    workload: Entry,
+    workload_options: MappingABC[str, OptionValue],
     strategy: Strategy,
     options: MappingABC[str, str],
     machine: str | None,
@@ -60,8 +62,10 @@ def price_table(
     """Prices every row of a table.
 
     Args:
-      table: columns M, N, K and factors by name; a factor without a column is 1. A column `machine`
-        or `platform` names each row's machine.
+      table: sizes and factors by name; a size without a column takes its default, a factor is 1. A
+        column `machine` or `platform` names each row's machine.
+      workload: the workload of all rows.
+      workload_options: its options.
       strategy: the strategy of all rows.
       options: its options.
       machine: the machine of all rows; None to take each row's own.
@@ -75,22 +79,24 @@ def price_table(
       MappingError: an unknown option.
     """
     strategy.chosen(options)
-    for column in (*DIMENSIONS, *ADDED):
-        if column in DIMENSIONS and column not in table.columns:
+    for column in workload.required:
+        if column not in table.columns:
             raise InputError(
-                f"{table.label}: got no column {column}; expected {', '.join(DIMENSIONS)} and the "
-                "strategy's factors by name"
+                f"{table.label}: got no column {column}; expected {', '.join(workload.required)} "
+                "and the strategy's factors by name"
             )
-        if column in ADDED and column in table.columns:
+    for column in ADDED:
+        if column in table.columns:
             raise InputError(
                 f"{table.label}: got a column {column}, which would be added; rename or remove it"
             )
     cells: list[tuple[str, str, str, str]] = [("", "", "", "")] * len(table.rows)
     counts: dict[str, int] = {}
+    task = _Task(workload, dict(workload_options), strategy, dict(options))
     for name, rows in _by_machine(table, machine, overrides).items():
         loaded = load_machine(name, overrides)
         counts[name] = len(rows)
-        costs = _price(table, rows, strategy, options, loaded, conventions)
+        costs = _price(table, rows, task, loaded, conventions)
         for row, cell in zip(rows, costs, strict=True):
             cells[row] = cell
     return PricedTable(
@@ -144,28 +150,51 @@ def _numbers(table: CsvTable, column: str, rows: list[int]) -> np.ndarray:
     return numbers
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What all rows have in common."""
+
+    workload: Entry
+    workload_options: dict[str, OptionValue]
+    strategy: Strategy
+    options: dict[str, str]
+
+    def operation(self, sizes: MappingABC[str, object]) -> CompoundOp:
+        return self.workload.build(sizes, self.workload_options)
+
+    def mapping(
+        self, workload: CompoundOp, machine: Machine, factors: MappingABC[str, object]
+    ) -> Mapping:
+        return self.strategy.build(workload, machine, factors, loop_orders=None, **self.options)
+
+
 def _price(
-    table: CsvTable,
-    rows: list[int],
-    strategy: Strategy,
-    options: MappingABC[str, str],
-    machine: Machine,
-    conventions: Conventions,
+    table: CsvTable, rows: list[int], task: _Task, machine: Machine, conventions: Conventions
 ) -> list[tuple[str, str, str, str]]:
-    sizes = [_numbers(table, d, rows) for d in DIMENSIONS]
-    workload = operations.gemm_softmax(*sizes)
-    names = strategy.factor_names(workload, machine, **options)
+    strategy = task.strategy
+    sizes = {
+        s.name: _numbers(table, s.name, rows)
+        for s in task.workload.sizes
+        if s.name in table.columns
+    }
+    try:
+        workload = task.operation(sizes)
+    except WorkloadError:
+        _refuse_first(table, rows, task, machine, sizes, None)
+        raise
+    names = strategy.factor_names(workload, machine, **task.options)
     for column in table.columns:
         if _FACTOR_LIKE.fullmatch(column) and column not in names:
             raise InputError(
-                f"{table.label}: column {column}: no factor of strategy {strategy.label(options)} "
+                f"{table.label}: column {column}: no factor of strategy "
+                f"{strategy.label(task.options)} "
                 f"on {machine.name}; {near(column, names)}"
             )
     factors = {n: _numbers(table, n, rows) for n in names if n in table.columns}
     try:
-        mapping = strategy.build(workload, machine, factors, **options)
+        mapping = task.mapping(workload, machine, factors)
     except MappingError:
-        _refuse_first(table, rows, strategy, options, machine, sizes, factors)
+        _refuse_first(table, rows, task, machine, sizes, factors)
         raise
     cells: list[tuple[str, str, str, str]] = []
     batch = min(len(rows), _BATCH)
@@ -187,34 +216,33 @@ def _take(arguments: tuple[CompoundOp, Mapping], rows: np.ndarray) -> tuple[Comp
 def _refuse_first(
     table: CsvTable,
     rows: list[int],
-    strategy: Strategy,
-    options: MappingABC[str, str],
+    task: _Task,
     machine: Machine,
-    sizes: list[np.ndarray],
-    factors: dict[str, np.ndarray],
+    sizes: dict[str, np.ndarray],
+    factors: dict[str, np.ndarray] | None,
 ) -> None:
-    """Names the first row whose factors do not fit, found by halving."""
+    """Names the first row whose sizes or factors do not fit, found by halving."""
 
-    def build(first: int, last: int) -> None:
-        part = slice(first, last)
-        workload = operations.gemm_softmax(*(s[part] for s in sizes))
-        strategy.build(workload, machine, {n: f[part] for n, f in factors.items()}, **options)
+    def build(part: slice) -> None:
+        workload = task.operation({n: s[part] for n, s in sizes.items()})
+        if factors is not None:
+            task.mapping(workload, machine, {n: f[part] for n, f in factors.items()})
 
     first, last = 0, len(rows)
     while last - first > 1:
         middle = (first + last) // 2
         try:
-            build(first, middle)
-        except MappingError:
+            build(slice(first, middle))
+        except (MappingError, WorkloadError):
             last = middle
         else:
             first = middle
     row = rows[first]
     try:
-        workload = operations.gemm_softmax(*(float(s[first]) for s in sizes))
-        single = {n: float(f[first]) for n, f in factors.items()}
-        strategy.build(workload, machine, single, **options)
-    except MappingError as error:
+        workload = task.operation({n: float(s[first]) for n, s in sizes.items()})
+        single = {n: float(f[first]) for n, f in (factors or {}).items()}
+        task.mapping(workload, machine, single)
+    except (MappingError, WorkloadError) as error:
         place = f"{table.label}: row {row + 1} (line {table.lines[row]})"
         raise InputError(f"{place}: {error}") from None
 

@@ -1,19 +1,22 @@
-"""Ranks the strategies of a workload, each at its best mapping, and says why the best wins.
+"""Ranks the strategies of a workload, each at its best mapping.
 
-The one idea: a strategy is judged by its best mapping, found by pricing all of them; the reason is
-read off the difference of two breakdowns, never written beforehand.
+The one idea: a strategy is judged by its best mapping, found by pricing all of them, in each way
+that its options leave open.
 """
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jaxcomet import operations, strategies
-from jaxcomet.cli import tables
-from jaxcomet.cli.record import DIMENSIONS, Record
+from jaxcomet import strategies
+from jaxcomet.cli.errors import InputError
+from jaxcomet.cli.record import Record, filled, shape
 from jaxcomet.cost import Cost
 from jaxcomet.cost.conventions import Conventions
-from jaxcomet.explain import limiting as largest_share
-from jaxcomet.hardware.machine import Machine, MatrixEngine
+from jaxcomet.hardware.machine import Machine
+from jaxcomet.mapping import MappingError
+from jaxcomet.operations import catalog
+from jaxcomet.operations.catalog import OptionValue
 from jaxcomet.optimize.enumeration import (
     Best,
     Objective,
@@ -21,13 +24,13 @@ from jaxcomet.optimize.enumeration import (
     objective_keys,
     size,
 )
-from jaxcomet.plot.groups import latency_details
 from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp
 
 BASELINE = "unfused"
 
-_SHOWN = 4
+TRIED = ("weights", "spread", "order")
+"""Options of which every value is tried where none is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,17 +39,19 @@ class Setting:
 
     Attributes:
       workload: name of the compound operation.
-      sizes: extent of each loop dimension.
+      sizes: its sizes by name.
+      workload_options: its options by name.
       machine: name or file of the machine.
       machine_overrides: changes of its numbers, PATH=VALUE.
       preset: preset of the conventions.
       convention_options: rules that differ from the preset.
       objective: what is minimised.
-      options: options for the strategies that have them (reduce, binding).
+      options: options for the strategies that have them.
     """
 
     workload: str
     sizes: dict[str, float]
+    workload_options: dict[str, OptionValue]
     machine: str
     machine_overrides: tuple[str, ...]
     preset: str
@@ -56,12 +61,12 @@ class Setting:
 
     def operation(self) -> CompoundOp:
         """The compound operation of this shape."""
-        return operations.gemm_softmax(*(self.sizes[d] for d in DIMENSIONS))
+        return catalog.find(self.workload).build(self.sizes, self.workload_options)
 
     @property
     def shape(self) -> str:
-        """The sizes in a word, e.g. 256x256x128."""
-        return "x".join(f"{self.sizes[d]:.0f}" for d in DIMENSIONS)
+        """The sizes in a word, e.g. 256x256x128, and options that are not the defaults."""
+        return "".join(shape(self.workload, self.sizes, self.workload_options))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +113,8 @@ class Entry:
         """The best mapping as a record that `jaxcomet evaluate --mapping` reads."""
         return Record(
             workload=setting.workload,
-            sizes=setting.sizes,
+            sizes=filled(setting.workload, setting.sizes),
+            workload_options=catalog.find(setting.workload).chosen(setting.workload_options),
             strategy=self.name,
             options=self.options,
             machine=setting.machine,
@@ -128,12 +134,19 @@ class Ranking:
       machine: the machine, loaded.
       ranked: those that can run, best first.
       infeasible: those that cannot.
+      impossible: strategies that this machine has no mapping of, with the reason.
     """
 
     setting: Setting
     machine: Machine
     ranked: tuple[Entry, ...]
     infeasible: tuple[Entry, ...]
+    impossible: dict[str, str]
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the workload has a baseline to compare with, be it one that cannot run."""
+        return BASELINE in [s.name for s in strategies.available(self.setting.workload)]
 
     def entry(self, name: str) -> Entry | None:
         """The ranked entry of a strategy, None where it cannot run."""
@@ -155,28 +168,53 @@ Candidates = tuple[tuple[Strategy, tuple[dict[str, str], ...]], ...]
 
 
 def candidates(workload: str, options: dict[str, str]) -> Candidates:
-    """The strategies of a workload with the options to try: both ways to hold the weights.
+    """The strategies of a workload with the sets of options to try.
+
+    Every value of the options in `TRIED`, unless one is given; of others the one given, or the
+    default.
 
     Raises:
-      MappingError: a value that no strategy knows.
+      MappingError: a value that a strategy does not know.
     """
     found = []
     for strategy in strategies.available(workload):
         own = {n: v for n, v in options.items() if n in strategy.options}
         strategy.chosen(own)
-        ways = [{"weights": way, **own} for way in strategy.options.get("weights", ())]
-        found.append((strategy, tuple(ways or [own])))
+        free = [n for n in TRIED if n in strategy.options and n not in own]
+        values = itertools.product(*(strategy.options[n] for n in free))
+        found.append((strategy, tuple({**dict(zip(free, v, strict=True)), **own} for v in values)))
     return tuple(found)
 
 
-def total(setting: Setting, machine: Machine) -> int:
-    """Number of mappings that `rank` prices."""
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A strategy with one set of options.
+
+    Attributes:
+      strategy: the strategy.
+      options: its options.
+      size: its mappings.
+      refusal: why the machine has none; empty where it has some.
+    """
+
+    strategy: Strategy
+    options: dict[str, str]
+    size: int
+    refusal: str = ""
+
+
+def ways(setting: Setting, machine: Machine) -> tuple[Way, ...]:
+    """All that `rank` prices."""
     workload = setting.operation()
-    return sum(
-        size(workload, machine, strategy, **options)
-        for strategy, ways in candidates(setting.workload, setting.options)
-        for options in ways
-    )
+    found = []
+    for strategy, tried in candidates(setting.workload, setting.options):
+        for options in tried:
+            try:
+                number, refusal = size(workload, machine, strategy, **options), ""
+            except MappingError as error:
+                number, refusal = 0, str(error)
+            found.append(Way(strategy=strategy, options=options, size=number, refusal=refusal))
+    return tuple(found)
 
 
 def rank(
@@ -184,6 +222,7 @@ def rank(
     machine: Machine,
     conventions: Conventions,
     progress: Callable[[int], None] | None = None,
+    tried: Sequence[Way] | None = None,
 ) -> Ranking:
     """Prices all mappings of all strategies and ranks the strategies.
 
@@ -192,129 +231,64 @@ def rank(
       machine: its machine, loaded.
       conventions: its rules.
       progress: called with the number of mappings priced since the last call.
+      tried: its `ways`, where they are known.
+
+    Raises:
+      InputError: the machine has no mapping of any strategy.
     """
     workload = setting.operation()
-    entries = []
-    for strategy, ways in candidates(setting.workload, setting.options):
-        tried = []
-        for options in ways:
+    found: dict[str, list[Entry]] = {}
+    refusals: dict[str, str] = {}
+    for way in tried or ways(setting, machine):
+        entries = found.setdefault(way.strategy.name, [])
+        left = way.size
+
+        def advance(priced: int) -> None:
+            nonlocal left
+            left -= priced
+            if progress is not None:
+                progress(priced)
+
+        try:
+            if way.refusal:
+                raise MappingError(way.refusal)
             best = enumerate_mappings(
                 workload,
                 machine,
-                strategy,
-                options=options,
+                way.strategy,
+                options=way.options,
                 conventions=conventions,
                 objective=setting.objective,
-                progress=progress,
+                progress=advance,
             )
-            tried.append(
-                Entry(
-                    name=strategy.name,
-                    label=strategy.label(options),
-                    options=strategy.chosen(options),
-                    best=best,
-                )
+        except MappingError as error:
+            refusals.setdefault(way.strategy.name, str(error))
+            advance(left)
+            continue
+        entries.append(
+            Entry(
+                name=way.strategy.name,
+                label=way.strategy.label(way.options),
+                options=way.strategy.chosen(way.options),
+                best=best,
             )
-        entries.append(min(tried, key=lambda e: (not e.feasible, e.key(setting.objective))))
-    ranked = sorted((e for e in entries if e.feasible), key=lambda e: e.key(setting.objective))
+        )
+    chosen = [
+        min(entries, key=lambda e: (not e.feasible, e.key(setting.objective)))
+        for entries in found.values()
+        if entries
+    ]
+    impossible = {name: refusals[name] for name, entries in found.items() if not entries}
+    if not chosen:
+        reasons = "; ".join(dict.fromkeys(impossible.values()))
+        raise InputError(
+            f"{setting.workload}: no strategy is possible on {machine.name}: {reasons}"
+        )
+    ranked = sorted((e for e in chosen if e.feasible), key=lambda e: e.key(setting.objective))
     return Ranking(
         setting=setting,
         machine=machine,
         ranked=tuple(ranked),
-        infeasible=tuple(e for e in entries if not e.feasible),
+        infeasible=tuple(e for e in chosen if not e.feasible),
+        impossible=impossible,
     )
-
-
-def limiting(entry: Entry, machine: Machine) -> tuple[str, float]:
-    """The largest share of the latency: its name and its cycles."""
-    kind, where, share = largest_share(entry.cost)
-    cycles = share * float(entry.cost.latency_cycles)  # pyright: ignore[reportArgumentType]
-    if kind == "compute":
-        matrix = isinstance(machine.engines[where], MatrixEngine)
-        return ("matrix compute" if matrix else "vector compute"), cycles
-    return (where if kind == "collective" else f"{kind} at {where}"), cycles
-
-
-def _place(group: str, where: str) -> str:
-    if group in ("CS", "OS", "CF"):
-        return f"{group} at {where}"
-    return where if group == "collectives" else f"{group} ({where})"
-
-
-def why(ranking: Ranking) -> list[str]:
-    """Sentences that say what the best does better than the runner-up and than the baseline."""
-    if not ranking.ranked:
-        return ["No strategy has a mapping that fits this machine."]
-    best, *others = ranking.ranked
-    rivals = others[:1]
-    rivals += [e for e in others[1:] if e.name == BASELINE]
-    if not rivals:
-        return [f"{best.label} is the only strategy that fits this machine."]
-    sentences = []
-    for rival in rivals:
-        role = "the runner-up " if rival is others[0] else ""
-        if ranking.setting.objective in ("latency", "edp"):
-            sentences.append(
-                _difference(
-                    best.label,
-                    f"{role}{rival.label}",
-                    _named(latency_details(best.cost, ranking.machine)),
-                    _named(latency_details(rival.cost, ranking.machine)),
-                    lambda cycles: f"{tables.count(abs(cycles))} cycles",
-                    ("fewer", "more"),
-                )
-            )
-        if ranking.setting.objective in ("energy", "edp"):
-            sentences.append(
-                _difference(
-                    best.label,
-                    f"{role}{rival.label}",
-                    _energies(best.cost),
-                    _energies(rival.cost),
-                    lambda value: tables.energy(abs(value)),
-                    ("less", "more"),
-                )
-            )
-    return sentences
-
-
-def _named(details: dict[tuple[str, str], float]) -> dict[str, float]:
-    return {_place(group, where): cycles for (group, where), cycles in details.items()}
-
-
-def _energies(cost: Cost) -> dict[str, float]:
-    return {n: float(v) for n, v in cost.energy_parts.items()}  # pyright: ignore[reportArgumentType]
-
-
-def _difference(
-    best: str,
-    rival: str,
-    ours: dict[str, float],
-    theirs: dict[str, float],
-    amount: Callable[[float], str],
-    words: tuple[str, str],
-) -> str:
-    """One sentence on which parts shrank and which grew; the parts named sum to the difference."""
-    names = dict.fromkeys((*ours, *theirs))
-    changes = {n: ours.get(n, 0.0) - theirs.get(n, 0.0) for n in names}
-    saved, difference = sum(theirs.values()), sum(changes.values())
-    share = tables.percent(abs(difference), saved)
-    word = words[0] if difference <= 0 else words[1]
-    text = f"{best} takes {amount(difference)} {word} than {rival} ({share})"
-    order = sorted((n for n in changes if changes[n]), key=lambda n: -abs(changes[n]))
-    if not order:
-        return f"{best} and {rival} take the same."
-    shown, rest = order[:_SHOWN], order[_SHOWN:]
-    parts = [_signed(n, changes[n], amount) for n in shown]
-    if rest:
-        parts.append(_signed(_several(rest), sum(changes[n] for n in rest), amount))
-    return f"{text}: {', '.join(parts)}."
-
-
-def _signed(name: str, value: float, amount: Callable[[float], str]) -> str:
-    return f"{name} {'+' if value > 0 else '-'}{amount(value)}"
-
-
-def _several(names: Iterable[str]) -> str:
-    count = len(list(names))
-    return "one other part" if count == 1 else f"{count} other parts"

@@ -1,7 +1,8 @@
 """A single evaluation as JSON: what `--json` prints is what `--mapping` reads.
 
-The one idea: a record holds everything that the number depends on (sizes, strategy with options,
-factors, machine with changes, conventions), so that pricing it again gives the same number.
+The one idea: a record holds everything that the number depends on (workload with sizes and options,
+strategy with options, factors, machine with changes, conventions), so that pricing it again gives
+the same number.
 """
 
 import dataclasses
@@ -9,15 +10,16 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from jaxcomet import operations, strategies
+from jaxcomet import strategies
 from jaxcomet.cli.errors import InputError, near
 from jaxcomet.cli.options import choose_conventions, load_machine, pairs
-from jaxcomet.cli.tables import whole
+from jaxcomet.cli.tables import count, whole
 from jaxcomet.cost import Cost, evaluate
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping
-
-DIMENSIONS = ("M", "N", "K")
+from jaxcomet.operations import catalog
+from jaxcomet.operations.catalog import OptionValue
+from jaxcomet.workload import CompoundOp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class Record:
 
     Attributes:
       workload: name of the compound operation.
-      sizes: extent of each loop dimension.
+      sizes: its sizes by name.
+      workload_options: its options by name.
       strategy: name of the strategy.
       options: options of the strategy that were chosen.
       machine: name or file of the machine.
@@ -38,6 +41,7 @@ class Record:
 
     workload: str
     sizes: dict[str, float]
+    workload_options: dict[str, OptionValue]
     strategy: str
     options: dict[str, str]
     machine: str
@@ -46,11 +50,16 @@ class Record:
     convention_options: dict[str, str]
     factors: dict[str, float]
 
+    def operation(self) -> CompoundOp:
+        """The compound operation."""
+        return catalog.find(self.workload).build(self.sizes, self.workload_options)
+
     def as_dict(self, cost: Cost) -> dict[str, Any]:
-        """The record with its cost, as plain data."""
+        """The record with its cost and its collectives, as plain data."""
         return {
             "workload": self.workload,
-            "sizes": {d: whole(s) for d, s in self.sizes.items()},
+            "sizes": {n: whole(s) for n, s in self.sizes.items()},
+            "workload_options": self.workload_options,
             "strategy": self.strategy,
             "options": self.options,
             "machine": self.machine,
@@ -58,7 +67,44 @@ class Record:
             "conventions": {"preset": self.preset, "options": self.convention_options},
             "factors": {n: whole(f) for n, f in self.factors.items()},
             "cost": cost.as_dict(),
+            "collectives": [dataclasses.asdict(c) for c in cost.collective_list()],
         }
+
+
+def title(
+    workload: str, sizes: dict[str, float], options: dict[str, OptionValue], machine: str
+) -> str:
+    """What is priced, and where, in a line.
+
+    Example:
+      >>> title("gemm-layernorm", {"M": 1, "N": 1024, "K": 128}, {"norm": "rms"}, "edge")
+      'gemm-layernorm M 1 × N 1,024 × K 128, norm=rms on edge'
+    """
+    entry = catalog.find(workload)
+    words = [f"{name} {count(size)}" for name, size in filled(workload, sizes).items()]
+    changed = entry.changed(options)
+    if len(entry.required) == len(entry.sizes):
+        words = [" × ".join(words)]
+    return f"{workload} {', '.join([*words, *changed])} on {machine}"
+
+
+def shape(workload: str, sizes: dict[str, float], options: dict[str, OptionValue]) -> list[str]:
+    """Sizes and changed options in short, in pieces between which a line may break.
+
+    Example:
+      >>> shape("attention", {"heads": 12, "q": 256, "head_dim": 64}, {"causal": True})
+      ['1x12/12 ', '256x256', 'x64', ' causal']
+    """
+    entry = catalog.find(workload)
+    numbers = {name: f"{size:.0f}" for name, size in filled(workload, sizes).items()}
+    pieces = [piece.format(**numbers) for piece in entry.form]
+    return [*pieces, *(f" {word}" for word in entry.changed(options))]
+
+
+def filled(workload: str, sizes: dict[str, float]) -> dict[str, float]:
+    """All sizes of a workload as numbers, defaults filled in."""
+    found = catalog.find(workload).filled(sizes)
+    return {name: float(size) for name, size in found.items()}  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,30 +122,33 @@ def price(record: Record) -> Priced:
 
     Raises:
       MachineFileError: the machine or a change of it cannot be used.
-      WorkloadError: a size that is no whole number >= 1.
+      WorkloadError: sizes or options that the workload does not take.
       MappingError: an unknown strategy, option or factor, or factors that do not cover the sizes.
       ConventionError: an unknown preset, rule or value.
     """
     strategy = strategies.get(record.workload, record.strategy)
     rules = choose_conventions(record.preset, record.convention_options)
     machine = load_machine(record.machine, record.machine_overrides)
-    workload = operations.gemm_softmax(*(record.sizes[d] for d in DIMENSIONS))
-    mapping = strategy.build(workload, machine, record.factors, **record.options)
+    workload = record.operation()
+    mapping = strategy.build(workload, machine, record.factors, loop_orders=None, **record.options)
     cost = evaluate(workload, mapping, machine, conventions=rules)
-    filled = dataclasses.replace(
+    complete = dataclasses.replace(
         record,
+        sizes=filled(record.workload, record.sizes),
+        workload_options=catalog.find(record.workload).chosen(record.workload_options),
         options=strategy.chosen(record.options),
         factors={n: float(f) for n, f in mapping.factors.items()},  # pyright: ignore[reportArgumentType]
     )
-    return Priced(record=filled, machine=machine, mapping=mapping, cost=cost)
+    return Priced(record=complete, machine=machine, mapping=mapping, cost=cost)
 
 
-def record_from_json(label: str, text: str, strategy: str | None = None) -> Record:
+def record_from_json(label: str, text: str, workload: str, strategy: str | None = None) -> Record:
     """The record in the JSON that `evaluate` or `compare` printed.
 
     Args:
       label: name of the file for messages.
       text: its content.
+      workload: the workload that it must be of.
       strategy: which entry to take from the ranking of `compare`; the best if None.
 
     Raises:
@@ -121,7 +170,7 @@ def record_from_json(label: str, text: str, strategy: str | None = None) -> Reco
         )
     if "ranking" in data:
         data = _from_ranking(label, data["ranking"], strategy)
-    return _record(label, data)
+    return _record(label, data, workload)
 
 
 def _from_ranking(label: str, ranking: object, strategy: str | None) -> dict[str, Any]:
@@ -138,7 +187,7 @@ def _from_ranking(label: str, ranking: object, strategy: str | None) -> dict[str
     raise InputError(f"{label}: ranking: got no strategy {strategy!r}; {near(strategy, known)}")
 
 
-def _record(label: str, data: dict[str, Any]) -> Record:
+def _record(label: str, data: dict[str, Any], workload: str) -> Record:
     known = {
         "workload",
         "sizes",
@@ -152,19 +201,19 @@ def _record(label: str, data: dict[str, Any]) -> Record:
     for key in sorted(known - {"options", "machine_overrides", "conventions"}):
         if key not in data:
             raise InputError(f"{label}: {key}: missing; expected it beside {', '.join(data)}")
+    name = _text(label, "workload", data["workload"])
+    if name != workload:
+        raise InputError(f"{label}: workload: got {name!r}; expected {workload!r}")
     rules = data.get("conventions", {"preset": "default"})
     if not isinstance(rules, dict):
         raise _wrong(label, "conventions", rules, 'an object such as {"preset": "default"}')
     overrides = data.get("machine_overrides", [])
     if not isinstance(overrides, list) or not all(isinstance(o, str) for o in overrides):
         raise _wrong(label, "machine_overrides", overrides, "a list of PATH=VALUE texts")
-    sizes = _numbers(label, "sizes", data["sizes"])
-    for dim in DIMENSIONS:
-        if dim not in sizes:
-            raise InputError(f"{label}: sizes.{dim}: missing; expected {', '.join(DIMENSIONS)}")
     return Record(
-        workload=_text(label, "workload", data["workload"]),
-        sizes=sizes,
+        workload=workload,
+        sizes=_sizes(label, workload, data["sizes"]),
+        workload_options=_options(label, workload, data.get("workload_options", {})),
         strategy=_text(label, "strategy", data["strategy"]),
         options=_texts(label, "options", data.get("options", {})),
         machine=_text(label, "machine", data["machine"]),
@@ -173,6 +222,38 @@ def _record(label: str, data: dict[str, Any]) -> Record:
         convention_options=_texts(label, "conventions.options", rules.get("options", {})),
         factors=_numbers(label, "factors", data["factors"]),
     )
+
+
+def _sizes(label: str, workload: str, value: object) -> dict[str, float]:
+    entry = catalog.find(workload)
+    sizes = _numbers(label, "sizes", value)
+    names = [s.name for s in entry.sizes]
+    for name in sizes:
+        if name not in names:
+            raise InputError(
+                f"{label}: sizes.{name}: no size of {workload}; it has {', '.join(names)}"
+            )
+    for name in entry.required:
+        if name not in sizes:
+            raise InputError(
+                f"{label}: sizes.{name}: missing; expected {', '.join(entry.required)}"
+            )
+    return sizes
+
+
+def _options(label: str, workload: str, value: object) -> dict[str, OptionValue]:
+    if not isinstance(value, dict):
+        raise _wrong(label, "workload_options", value, "an object of options")
+    known = {o.name: o for o in catalog.find(workload).options}
+    for name, chosen in value.items():
+        key = f"workload_options.{name}"
+        if name not in known:
+            raise InputError(
+                f"{label}: {key}: no option of {workload}; it has {', '.join(known) or 'none'}"
+            )
+        if not known[name].allows(chosen):
+            raise _wrong(label, key, chosen, known[name].allowed)
+    return value
 
 
 def _wrong(label: str, key: str, got: object, expected: str) -> InputError:
@@ -208,6 +289,7 @@ def changed(
     record: Record,
     *,
     sizes: dict[str, float],
+    workload_options: dict[str, OptionValue],
     options: dict[str, str],
     machine: str | None,
     overrides: list[str],
@@ -227,6 +309,7 @@ def changed(
     return dataclasses.replace(
         record,
         sizes={**record.sizes, **sizes},
+        workload_options={**record.workload_options, **workload_options},
         options={**record.options, **options},
         machine=machine or record.machine,
         machine_overrides=tuple(f"{path}={value}" for path, value in merged.items()),

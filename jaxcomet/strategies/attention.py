@@ -34,7 +34,13 @@ def _contractions(workload: CompoundOp) -> tuple[Operation, Operation]:
 
 def _values_stage(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Node:
     _, values = _contractions(workload)
-    nest = Nest(workload, machine, stage="values.", spread=_SPREAD_VALUES[options["spread"]])
+    nest = Nest(
+        workload,
+        machine,
+        stage="values.",
+        spread=_SPREAD_VALUES[options["spread"]],
+        free=options["tiling"] == "free",
+    )
     return rows.matrix_stage(nest, values, "MLN")
 
 
@@ -44,7 +50,8 @@ def _unfused(workload: CompoundOp, machine: Machine, options: dict[str, str]) ->
     spread = _SPREAD[options["spread"]]
     nest = Nest(workload, machine, stage="softmax.", spread=spread, algorithm=options["algorithm"])
     stages = rows.unfused_vector(nest, nest, softmax)
-    first = rows.matrix_stage(Nest(workload, machine, spread=spread), scores)
+    free = options["tiling"] == "free"
+    first = rows.matrix_stage(Nest(workload, machine, spread=spread, free=free), scores)
     return Plan(Group((first, *stages, _values_stage(workload, machine, options))))
 
 
@@ -55,7 +62,11 @@ def _fused_scores(
     scores, softmax = rows.split(workload)
     require_engines(machine, workload.name, vector=True)
     plain = Nest(
-        workload, machine, spread=_SPREAD[options["spread"]], algorithm=options["algorithm"]
+        workload,
+        machine,
+        spread=_SPREAD[options["spread"]],
+        algorithm=options["algorithm"],
+        free=options["tiling"] == "free",
     )
     nest = dataclasses.replace(plain, outer=rows.streamed_columns(plain, options["weights"]))
     branches, homes = rows.dist_branches(nest, softmax)
@@ -99,7 +110,7 @@ def _values(nest: Nest, values: Operation) -> tuple[Node, ...]:
         return (branch,)
     nodes: list[Node] = [branch]
     for level in range(nest.last, 0, -1):
-        if nest.spread_at(level):
+        if nest.reduces_at(values, level):
             nodes += nest.loop((_reduce(nest, values.output, level),))
     return tuple(nodes)
 
@@ -119,7 +130,13 @@ _ONLINE = ("online-softmax",)
 def _flash(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Plan:
     form = rewritten(workload, _ONLINE)
     require_engines(machine, workload.name, vector=True)
-    nest = Nest(form, machine, spread=_SPREAD[options["spread"]], algorithm=options["algorithm"])
+    nest = Nest(
+        form,
+        machine,
+        spread=_SPREAD[options["spread"]],
+        algorithm=options["algorithm"],
+        free=options["tiling"] == "free",
+    )
     scores, values = _contractions(form)
     vector = _between(form, scores, values)
     keys = Loop(
@@ -137,7 +154,7 @@ def _flash(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> P
         function = operation.function if maximum else None
         branch = nest.loop(nest.down(operation, min(1, nest.last), function))
         stages[1] += branch
-        if maximum and nest.reduces(operation) and nest.spread_at(1):
+        if maximum and nest.reduces_at(operation, 1):
             # the units need the same maximum; sums stay partial until the last block
             stages[1] += nest.loop((nest.combine("all_reduce", operation.output, "max", 1),))
     if options["binding"] == "pipelined":
@@ -161,7 +178,7 @@ def _online_homes(nest: Nest, form: CompoundOp) -> dict[str, str]:
     _, values = _contractions(form)
     homes = {t.name: nest.buffer for t in form.tensors if form.is_intermediate(t.name)}
     exchanged = form.operation("rowmax").output
-    if nest.reduces(form.operation("rowmax")) and nest.spread_at(1):
+    if nest.reduces(form.operation("rowmax")):
         homes[exchanged] = nest.memory(1)
     # the powers leave the vector engine's buffer for that of the matrix engine's operand
     homes[values.inputs[0]] = nest.memory(1)
@@ -171,19 +188,15 @@ def _online_homes(nest: Nest, form: CompoundOp) -> dict[str, str]:
 def _last_step(nest: Nest, form: CompoundOp, normalize: Operation) -> tuple[Node, ...]:
     """The division by the row sums; before it, partial results of several units are combined."""
     result, total = normalize.inputs
-    partial = nest.column in nest.spread and any(nest.spread_at(i) for i in range(1, nest.last + 1))
-    if not partial:
+    levels = [i for i in range(nest.last, 0, -1) if nest.column in nest.dims_at(i)]
+    if not levels:
         branch = nest.loop(nest.down(normalize, min(1, nest.last)))
         return (nest.over_units(1, branch[0] if len(branch) == 1 else Group(branch)),)
     sums: list[Node] = []
-    for level in range(nest.last, 0, -1):
-        if nest.spread_at(level):
-            sums.append(nest.combine("reduce", total, "add", level))
-            sums.append(_reduce(nest, result, level))
-    if nest.spread == ("N",):
-        # one core of one cluster holds the sums
-        return nest.loop((*sums, nest.core(normalize)))
-    # the problems and rows of each unit that holds sums
+    for level in levels:
+        sums.append(nest.combine("reduce", total, "add", level))
+        sums.append(_reduce(nest, result, level))
+    # what is not spread by keys stays where it is; of the units along the keys, one holds the sums
     others = dataclasses.replace(nest, spread=tuple(d for d in nest.spread if d != "N"))
     inside = (*sums, *others.down(normalize, min(1, nest.last)))
     branch = others.loop(inside)
@@ -239,7 +252,7 @@ def _permute(nest: Nest, tensor: str, shards: tuple[str, str]) -> Collective:
     return Collective("permute", tensor, nest.memory(1), (shards[0],), (shards[1],), part)
 
 
-_WAYS = {"spread": ("heads", "rows", "keys"), **rows.ALGORITHM}
+_WAYS = {"spread": ("heads", "rows", "keys"), **rows.TILING, **rows.ALGORITHM}
 
 STRATEGIES = (
     Strategy(name="unfused", options=_WAYS, plan=_unfused),

@@ -12,10 +12,13 @@ from jaxcomet.workload import CompoundOp
 def _tiled(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Plan:
     require_engines(machine, workload.name, vector=False)
     (gemm,) = workload.operations
-    return Plan(rows.matrix_stage(Nest(workload, machine), gemm, options["order"]))
+    nest = Nest(workload, machine, free=options["tiling"] == "free")
+    return Plan(rows.matrix_stage(nest, gemm, options["order"]))
 
 
 ORDERS = ("NMK", *(o for o in map("".join, itertools.permutations("NMK")) if o != "NMK"))
 """Loop orders of the outermost level, outermost loop first."""
 
-STRATEGIES = (Strategy(name="tiled", options={"order": ORDERS}, plan=_tiled),)
+STRATEGIES = (
+    Strategy(name="tiled", options={"order": ORDERS, "tiling": ("free", "rows")}, plan=_tiled),
+)

@@ -111,6 +111,19 @@ class Nest:
         """Whether the units of a level are used: not if there is one only."""
         return level > 0 and not _is_single(self.machine.levels[level])
 
+    def dims_at(self, level: int) -> tuple[str, ...]:
+        """Dimensions laid over the units of a level; none where there is one unit.
+
+        Where the units have no peer links, partial results could not be combined: the columns stay
+        on one unit then, and the rows are spread instead if nothing else is.
+        """
+        if not self.spread_at(level):
+            return ()
+        linked = self.machine.memories[self.memory(level)].link_bandwidth_bytes_per_cycle
+        if linked is not None:
+            return self.spread
+        return tuple(d for d in self.spread if d != self.column) or (self.row,)
+
     def factor(self, dim: str, level: int, slot: str) -> str:
         """Name of a factor."""
         return f"{self.stage}{dim}_{self.levels[level]}_{slot}"
@@ -141,7 +154,7 @@ class Nest:
         spatial = tuple(
             f
             for i in range(1, self.last + 1)
-            if dim in self.spread and self.spread_at(i)
+            if dim in self.dims_at(i)
             for f in self.spatial_factors(dim, i)
         )
         return (*spatial, *self.below(dim, 0))
@@ -150,11 +163,12 @@ class Nest:
 
     def over_units(self, level: int, body: Node) -> Node:
         """The spread dimensions over the units of a level; just the body where there is one."""
-        if not self.spread_at(level):
+        dims = self.dims_at(level)
+        if not dims:
             return body
-        names = {d: self.spatial_factors(d, level) for d in self.spread}
-        x = tuple(Loop(d, (names[d][0],)) for d in self.spread)
-        y = tuple(Loop(d, (names[d][1],)) for d in self.spread)
+        names = {d: self.spatial_factors(d, level) for d in dims}
+        x = tuple(Loop(d, (names[d][0],)) for d in dims)
+        y = tuple(Loop(d, (names[d][1],)) for d in dims)
         return Spatial(self.levels[level], x, y, body)
 
     def matrix_core(self, operation: Operation) -> Node:
@@ -239,16 +253,20 @@ class Nest:
                 _group(self.down(operation, under, function)),
             )
         nodes: list[Node] = [self.over_units(under, body)]
-        if function is not None and self.reduces(operation) and self.spread_at(under):
+        if function is not None and self.reduces_at(operation, under):
             tensor = result or operation.output
             nodes.append(self.combine("all_reduce", tensor, function, under, implied=True))
         return tuple(nodes)
 
-    def reduces(self, operation: Operation) -> bool:
-        """Whether partial results of an operation lie on several units."""
+    def reduces_at(self, operation: Operation, level: int) -> bool:
+        """Whether partial results of an operation lie on several units of a level."""
         out = self.workload.tensor(operation.output).dims
         dims = self.workload.iteration_dims(operation)
-        return any(d in self.spread and d in dims and d not in out for d in dims)
+        return any(d in dims and d not in out for d in self.dims_at(level))
+
+    def reduces(self, operation: Operation) -> bool:
+        """Whether partial results of an operation lie on several units of some level."""
+        return any(self.reduces_at(operation, i) for i in range(1, self.last + 1))
 
     def combine(
         self,
@@ -284,7 +302,7 @@ class Nest:
 
     def hierarchical(self, tensor: str, function: str) -> Collective:
         """One all-reduce over all levels, held in the buffers."""
-        levels = [i for i in range(self.last, 0, -1) if self.spread_at(i)]
+        levels = [i for i in range(self.last, 0, -1) if self.column in self.dims_at(i)]
         first, *further = levels
         x, y = self.spatial_factors(self.column, first)
         outer = tuple(

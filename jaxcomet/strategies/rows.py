@@ -15,6 +15,7 @@ Nothing here knows a softmax from a LayerNorm: what is reduced is read off the o
 docs/strategies.md gives each tree with the reason for every choice.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Literal, cast
 
@@ -26,6 +27,7 @@ from jaxcomet.workload import CompoundOp, Operation
 
 Binding = Literal["sequential", "pipelined"]
 
+TILING = {"tiling": ("rows", "free")}
 REDUCE = {"reduce": ("rows", "tile")}
 FUSED = {"weights": ("resident", "streamed"), "binding": ("sequential", "pipelined")}
 ALGORITHM = {
@@ -74,7 +76,7 @@ def matrix_stage(nest: Nest, operation: Operation, order: str = "NMK") -> Node:
 def vector_stage(nest: Nest, operation: Operation) -> Node:
     """A vector operation that reads and writes the outermost memory."""
     inside = list(nest.loop(nest.down(operation, min(1, nest.last), operation.function)))
-    if nest.reduces(operation) and nest.spread_at(1):
+    if nest.reduces_at(operation, 1):
         across = nest.combine("all_reduce", operation.output, operation.function, 1)
         inside += nest.loop((across,))
     body = nest.over_units(1, inside[0] if len(inside) == 1 else Group(tuple(inside)))
@@ -112,7 +114,7 @@ def dist_branches(
             return ()
         if nest.algorithm == "hierarchical":
             return (nest.hierarchical(operation.output, operation.function),)
-        if not nest.spread_at(1):
+        if not nest.reduces_at(operation, 1):
             return ()
         return (nest.combine("all_reduce", operation.output, operation.function, 1),)
 
@@ -140,7 +142,12 @@ def _tile_branches(
     at = operations.index(second)
     columns = (
         *nest.outer,
-        *(f for i in range(2, nest.last + 1) for f in nest.spatial_factors("N", i)),
+        *(
+            f
+            for i in range(2, nest.last + 1)
+            if nest.column in nest.dims_at(i)
+            for f in nest.spatial_factors(nest.column, i)
+        ),
         *nest.below(nest.column, 0),
     )
     part = (
@@ -153,7 +160,7 @@ def _tile_branches(
         return nest.loop(nodes)
 
     def exchange(tensor: str, function: str, tile: tuple[Loop, ...] | None) -> tuple[Node, ...]:
-        if not nest.spread_at(1):
+        if nest.column not in nest.dims_at(1):
             return ()
         node = nest.combine("all_reduce", tensor, function, 1, part=tile)
         return nest.loop((node,))
@@ -194,7 +201,12 @@ def unfused(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> 
     nest = Nest(workload, machine, stage=_stage(workload), algorithm=options["algorithm"])
     rows = Nest(workload, machine, stage="row.", spread=("M",))
     stages = unfused_vector(nest, rows, vector)
-    return Plan(Group((matrix_stage(Nest(workload, machine), gemm), *stages)))
+    return Plan(Group((matrix_stage(_matrix(workload, machine, options), gemm), *stages)))
+
+
+def _matrix(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Nest:
+    """The nest of the contraction."""
+    return Nest(workload, machine, free=options["tiling"] == "free")
 
 
 def _stage(workload: CompoundOp) -> str:
@@ -211,7 +223,7 @@ def fused_dist(workload: CompoundOp, machine: Machine, options: dict[str, str]) 
     branches, homes = dist_branches(nest, vector, options.get("reduce", "rows"))
     body = nest.over_units(1, Group(tuple(branches)))
     fused = Temporal(nest.levels[0], outer_loops(nest, nest.row), body)
-    return Plan(Group((matrix_stage(Nest(workload, machine), gemm), fused)), homes)
+    return Plan(Group((matrix_stage(_matrix(workload, machine, options), gemm), fused)), homes)
 
 
 def fused_gemm_dist(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Plan:
@@ -219,14 +231,11 @@ def fused_gemm_dist(workload: CompoundOp, machine: Machine, options: dict[str, s
     gemm, vector = split(workload)
     require_engines(machine, workload.name, vector=True)
     weights, binding = options["weights"], cast(Binding, options["binding"])
-    plain = Nest(workload, machine)
+    plain = _matrix(workload, machine, options)
     # the vector operations see all columns of a row block, also those that the GEMM makes in later
     # steps
-    nest = Nest(
-        workload,
-        machine,
-        outer=streamed_columns(plain, weights),
-        algorithm=options["algorithm"],
+    nest = dataclasses.replace(
+        plain, outer=streamed_columns(plain, weights), algorithm=options["algorithm"]
     )
     branches, homes = dist_branches(nest, vector, options.get("reduce", "rows"))
     body: Node
@@ -244,13 +253,13 @@ def fused_gemm_one(workload: CompoundOp, machine: Machine, options: dict[str, st
     gemm, vector = split(workload)
     require_engines(machine, workload.name, vector=True)
     weights, binding = options["weights"], cast(Binding, options["binding"])
-    nest = Nest(workload, machine)
+    nest = _matrix(workload, machine, options)
     alone = Nest(workload, machine, stage=_stage(workload))
     # one core has all columns, so it splits them by factors of its own; the rows are the GEMM's
     nodes: list[Node] = [alone.vector_core(o, rows_of=nest) for o in vector]
-    levels = [i for i in range(1, nest.last + 1) if nest.spread_at(i)]
-    if levels:
-        spread_x, spread_y = zip(*(nest.spatial_factors("N", i) for i in levels), strict=True)
+    used = [(d, i) for i in range(1, nest.last + 1) for d in nest.dims_at(i)]
+    if used:
+        spread_x, spread_y = zip(*(nest.spatial_factors(d, i) for d, i in used), strict=True)
         columns = (*streamed_columns(nest, weights), *nest.below("N", 0))
         part = (Loop("M", nest.below("M", min(1, nest.last - 1))), Loop("N", columns))
         gather = Collective(

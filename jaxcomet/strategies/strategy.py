@@ -1,12 +1,13 @@
 """What a strategy is: a named function that builds a mapping tree for a workload and a machine."""
 
+import dataclasses
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass, field
 
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import Mapping, MappingError, Node, factor_names
+from jaxcomet.mapping import Mapping, MappingError, Node, factor_names, reordered
 from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp
 
@@ -57,28 +58,52 @@ class Strategy:
                 )
         return {n: options.get(n, values[0]) for n, values in self.options.items()}
 
-    def label(self, options: MappingABC[str, str]) -> str:
-        """Name with the options that differ from their defaults."""
+    def label(
+        self,
+        options: MappingABC[str, str],
+        loop_orders: MappingABC[str, Sequence[str]] | None = None,
+    ) -> str:
+        """Name with the options that differ from their defaults, and with loop orders given."""
         chosen = self.chosen(options)
         changed = [f"{n}={v}" for n, v in chosen.items() if v != self.options[n][0]]
+        changed += [f"{n}:{''.join(v)}" for n, v in (loop_orders or {}).items()]
         return self.name + (f"[{','.join(changed)}]" if changed else "")
 
-    def planned(self, workload: CompoundOp, machine: Machine, **options: str) -> Plan:
-        """The plan for a workload on a machine."""
-        return self.plan(workload, machine, self.chosen(options))
+    def planned(
+        self,
+        workload: CompoundOp,
+        machine: Machine,
+        *,
+        loop_orders: MappingABC[str, Sequence[str]] | None = None,
+        **options: str,
+    ) -> Plan:
+        """The plan for a workload on a machine.
+
+        Args:
+          workload: what is mapped.
+          machine: where.
+          loop_orders: other orders of the loops in time by level; see `mapping.reordered`.
+          **options: the strategy's options.
+        """
+        plan = self.plan(workload, machine, self.chosen(options))
+        if not loop_orders:
+            return plan
+        return dataclasses.replace(plan, tree=reordered(plan.tree, loop_orders))
 
     def build(
         self,
         workload: CompoundOp,
         machine: Machine,
         factors: MappingABC[str, object],
+        *,
+        loop_orders: MappingABC[str, Sequence[str]] | None = None,
         **options: str,
     ) -> Mapping:
         """The mapping with the given factors; see `Mapping.from_factors` for what is refused."""
-        plan = self.planned(workload, machine, **options)
+        plan = self.planned(workload, machine, loop_orders=loop_orders, **options)
         return Mapping.from_factors(
             rewritten(workload, plan.rewrites),
-            strategy=self.label(options),
+            strategy=self.label(options, loop_orders),
             tree=plan.tree,
             homes=plan.homes,
             factors=factors,

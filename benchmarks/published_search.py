@@ -19,7 +19,7 @@ from jaxcomet import hardware, operations, strategies
 from jaxcomet.cli.shapes import SHAPES
 from jaxcomet.cost import conventions, evaluate, evaluate_totals
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import Group, MappingError, Temporal
+from jaxcomet.mapping import Group, Loop, Node, Temporal
 from jaxcomet.mapping import Mapping as MappingTree
 from jaxcomet.optimize.enumeration import enumerate_mappings, size
 from jaxcomet.optimize.space import spaces
@@ -78,9 +78,7 @@ class Case:
 
 def _matrix_cases(workload: str) -> tuple[Case, ...]:
     return tuple(
-        Case(
-            workload=workload, label=label, machine=machine, sizes=(("M", m), ("N", n), ("K", k))
-        )
+        Case(workload=workload, label=label, machine=machine, sizes=(("M", m), ("N", n), ("K", k)))
         for label, (machine, m, n, k) in SHAPES.items()
     )
 
@@ -138,9 +136,40 @@ THREE_STAGES = Strategy(
 """Another reading of "unfused" attention: only the three operations run apart, not their steps."""
 
 
+def unfused_tile(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Plan:
+    """GEMM-softmax as `unfused`, but the clusters exchange the exponentials and not their sums."""
+    del options
+    gemm, vector = rows.split(workload)
+    nest = Nest(workload, machine, stage="softmax.")
+    columns = (
+        *(f for i in range(2, nest.last + 1) for f in nest.spatial_factors("N", i)),
+        *nest.below("N", 0),
+    )
+    part = (Loop("M", nest.below("M", min(1, nest.last - 1))), Loop("N", columns))
+    summation = [o for o in vector if o.kind == "reduce"][1]
+    stages: list[Node] = [rows.matrix_stage(Nest(workload, machine), gemm)]
+    for o in vector:
+        if o is not summation and o.output != summation.inputs[0]:
+            stages.append(rows.vector_stage(nest, o))
+            continue
+        nodes = list(nest.loop(nest.down(o, 1, o.function if o is summation else None)))
+        if o is not summation:
+            exchange = nest.combine("all_reduce", o.output, summation.function, 1, part=part)
+            nodes += nest.loop((exchange,))
+        body = nest.over_units(1, nodes[0] if len(nodes) == 1 else Group(tuple(nodes)))
+        stages.append(Temporal(nest.levels[0], rows.outer_loops(nest, "M"), body))
+    return Plan(Group(tuple(stages)))
+
+
+UNFUSED_TILE = Strategy(name="unfused-tile", options={}, plan=unfused_tile)
+"""Another reading of "unfused" softmax: it exchanges what the released fused mapping exchanges."""
+
+_OWN = {s.name: s for s in (THREE_STAGES, UNFUSED_TILE)}
+
+
 def strategy_of(workload: str, name: str) -> Strategy:
-    """A strategy of the package, or the one that is defined here."""
-    return THREE_STAGES if name == THREE_STAGES.name else strategies.get(workload, name)
+    """A strategy of the package, or one that is defined here."""
+    return _OWN.get(name) or strategies.get(workload, name)
 
 
 def ways(strategy: Strategy, **fixed: tuple[str, ...]) -> tuple[dict[str, str], ...]:
@@ -159,7 +188,9 @@ class Result:
     """A strategy at its best mapping.
 
     Attributes:
-      label: strategy and options.
+      strategy: name of the strategy.
+      options: its options, those left at their defaults left out.
+      label: both in a word.
       feasible: whether it can run.
       latency: cycles.
       energy: pJ.
@@ -169,6 +200,8 @@ class Result:
       factors: the mapping, factors of 1 left out.
     """
 
+    strategy: str
+    options: dict[str, str]
     label: str
     feasible: bool
     latency: float
@@ -229,6 +262,12 @@ class Searcher:
         ]
         return min(found, key=lambda r: (not r.feasible, r.latency, r.energy))
 
+    def again(self, case: Case, result: Result, rules: Rules) -> Result:
+        """The same mapping under other conventions."""
+        return self._priced(
+            case, result.strategy, result.options, rules, result.factors, result.mappings
+        )
+
     def _held(
         self, named: str, case: Case, strategy: str, options: dict[str, str], rules: Rules
     ) -> Result | None:
@@ -236,7 +275,9 @@ class Searcher:
         if entry is None:
             return None
         space = size(
-            case.operation(), self.machines[case.machine], strategy_of(case.workload, strategy),
+            case.operation(),
+            self.machines[case.machine],
+            strategy_of(case.workload, strategy),
             **options,
         )
         if space != entry["mappings"]:
@@ -259,6 +300,8 @@ class Searcher:
         mapping = how.build(op, machine, factors, **options)
         cost = evaluate(op, mapping, machine, conventions=conventions(**dict(rules))).row(0)
         return Result(
+            strategy=strategy,
+            options=options,
             label=how.label(options),
             feasible=bool(cost.feasible),
             latency=float(cost.latency_cycles),
@@ -342,12 +385,3 @@ class Searcher:
 def geometric_mean(values: Sequence[float]) -> float:
     """Geometric mean of positive numbers."""
     return math.exp(sum(math.log(v) for v in values) / len(values))
-
-
-def fits(case: Case, strategy: str, machine: Machine) -> bool:
-    """Whether a machine can take a strategy at all."""
-    try:
-        strategy_of(case.workload, strategy).planned(case.operation(), machine)
-    except MappingError:
-        return False
-    return True

@@ -61,15 +61,19 @@ def _rows(kind: str) -> tuple[Case, ...]:
 
 PICTURES = {
     "gemm": Picture(
-        title="GEMM 1024 × 1024 × 256 on edge, main memory from 25 to 200 bytes a cycle",
+        title="GEMM 1024 × 1024 × 256 on edge, by bandwidth of DRAM [and of the mesh below it]",
         workload=gemm(1024, 1024, 256),
         cases=tuple(
             Case(
-                label=f"{rate} byte/cycle",
+                label=f"{rate} byte/cycle[mesh {mesh}]",
                 strategy="tiled",
-                changes=(("memory.dram.child_bandwidth", str(rate)),),
+                changes=(
+                    ("memory.dram.child_bandwidth", str(rate)),
+                    ("memory.gb.network.port_bandwidth", str(mesh)),
+                    ("memory.gb.network.channel_width", str(8 * mesh)),
+                ),
             )
-            for rate in (25, 50, 100, 200)
+            for rate, mesh in ((25, 64), (50, 64), (100, 64), (100, 128))
         ),
     ),
     "gemm-softmax": Picture(
@@ -99,11 +103,6 @@ PICTURES = {
             Case(label="flash[spread=keys]", strategy="flash", options={"spread": "keys"}),
             Case(label="flash[spread=heads]", strategy="flash"),
             Case(label="ring", strategy="ring"),
-            Case(
-                label="flash[causal]",
-                strategy="flash",
-                workload=attention(1, 12, 1024, 1024, 64, causal=True),
-            ),
         ),
     ),
 }

@@ -112,12 +112,12 @@ def _suffix(path: str) -> str:
 
 def rank_all(settings: Sequence["Setting"]) -> list["Ranking"]:
     """Ranks each setting, with one progress bar over all mappings."""
-    from jaxcomet.cli.ranking import rank, ways
+    from jaxcomet.cli.ranking import rank, ways_of
 
     first = settings[0]
     rules = words.choose_conventions(first.preset, first.convention_options)
     loaded = {s.machine: words.load_machine(s.machine, s.machine_overrides) for s in settings}
-    tried = [ways(s, loaded[s.machine]) for s in settings]
+    tried = [ways_of(s, loaded[s.machine]) for s in settings]
     rankings = []
     with tables.progress_bar() as bar:
         task = bar.add_task("pricing", total=sum(way.size for some in tried for way in some))

@@ -4,13 +4,15 @@ The one idea: a strategy is judged by its best mapping, found by pricing all of 
 that its options leave open.
 """
 
-import itertools
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from jaxcomet import strategies
 from jaxcomet.cli.errors import InputError
 from jaxcomet.cli.record import Record, filled, shape
+from jaxcomet.cli.ways import Way, candidates, ways
 from jaxcomet.cost import Cost
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine
@@ -22,15 +24,12 @@ from jaxcomet.optimize.enumeration import (
     Objective,
     enumerate_mappings,
     objective_keys,
-    size,
 )
-from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp
 
 BASELINE = "unfused"
 
-TRIED = ("weights", "spread", "order")
-"""Options of which every value is tried where none is given."""
+_THREADS = min(2, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,58 +162,10 @@ class Ranking:
         return None if baseline is None else baseline.energy_pj / entry.energy_pj
 
 
-Candidates = tuple[tuple[Strategy, tuple[dict[str, str], ...]], ...]
-"""Strategies with the sets of options that are tried for each."""
-
-
-def candidates(workload: str, options: dict[str, str]) -> Candidates:
-    """The strategies of a workload with the sets of options to try.
-
-    Every value of the options in `TRIED`, unless one is given; of others the one given, or the
-    default.
-
-    Raises:
-      MappingError: a value that a strategy does not know.
-    """
-    found = []
-    for strategy in strategies.available(workload):
-        own = {n: v for n, v in options.items() if n in strategy.options}
-        strategy.chosen(own)
-        free = [n for n in TRIED if n in strategy.options and n not in own]
-        values = itertools.product(*(strategy.options[n] for n in free))
-        found.append((strategy, tuple({**dict(zip(free, v, strict=True)), **own} for v in values)))
-    return tuple(found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """A strategy with one set of options.
-
-    Attributes:
-      strategy: the strategy.
-      options: its options.
-      size: its mappings.
-      refusal: why the machine has none; empty where it has some.
-    """
-
-    strategy: Strategy
-    options: dict[str, str]
-    size: int
-    refusal: str = ""
-
-
-def ways(setting: Setting, machine: Machine) -> tuple[Way, ...]:
+def ways_of(setting: Setting, machine: Machine) -> tuple[Way, ...]:
     """All that `rank` prices."""
-    workload = setting.operation()
-    found = []
-    for strategy, tried in candidates(setting.workload, setting.options):
-        for options in tried:
-            try:
-                number, refusal = size(workload, machine, strategy, **options), ""
-            except MappingError as error:
-                number, refusal = 0, str(error)
-            found.append(Way(strategy=strategy, options=options, size=number, refusal=refusal))
-    return tuple(found)
+    tried = candidates(setting.workload, setting.options)
+    return ways(setting.operation(), machine, tried)
 
 
 def rank(
@@ -231,54 +182,36 @@ def rank(
       machine: its machine, loaded.
       conventions: its rules.
       progress: called with the number of mappings priced since the last call.
-      tried: its `ways`, where they are known.
+      tried: its ways, where they are known.
 
     Raises:
       InputError: the machine has no mapping of any strategy.
     """
+    tried = tried or ways_of(setting, machine)
     workload = setting.operation()
-    found: dict[str, list[Entry]] = {}
+
+    def search(way: Way) -> Entry | str:
+        return _search(workload, machine, way, conventions, setting.objective, progress)
+
+    # most of the time goes to compiling, one program a way, which runs beside another's pricing
+    pool = ThreadPoolExecutor(_THREADS)
+    try:
+        found = list(pool.map(search, tried))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    entries: dict[str, list[Entry]] = {way.strategy.name: [] for way in tried}
     refusals: dict[str, str] = {}
-    for way in tried or ways(setting, machine):
-        entries = found.setdefault(way.strategy.name, [])
-        left = way.size
-
-        def advance(priced: int) -> None:
-            nonlocal left
-            left -= priced
-            if progress is not None:
-                progress(priced)
-
-        try:
-            if way.refusal:
-                raise MappingError(way.refusal)
-            best = enumerate_mappings(
-                workload,
-                machine,
-                way.strategy,
-                options=way.options,
-                conventions=conventions,
-                objective=setting.objective,
-                progress=advance,
-            )
-        except MappingError as error:
-            refusals.setdefault(way.strategy.name, str(error))
-            advance(left)
-            continue
-        entries.append(
-            Entry(
-                name=way.strategy.name,
-                label=way.strategy.label(way.options),
-                options=way.strategy.chosen(way.options),
-                best=best,
-            )
-        )
+    for way, result in zip(tried, found, strict=True):
+        if isinstance(result, Entry):
+            entries[way.strategy.name].append(result)
+        else:
+            refusals.setdefault(way.strategy.name, result)
     chosen = [
-        min(entries, key=lambda e: (not e.feasible, e.key(setting.objective)))
-        for entries in found.values()
-        if entries
+        min(some, key=lambda e: (not e.feasible, e.key(setting.objective)))
+        for some in entries.values()
+        if some
     ]
-    impossible = {name: refusals[name] for name, entries in found.items() if not entries}
+    impossible = {name: refusals[name] for name, some in entries.items() if not some}
     if not chosen:
         reasons = "; ".join(dict.fromkeys(impossible.values()))
         raise InputError(
@@ -291,4 +224,44 @@ def rank(
         ranked=tuple(ranked),
         infeasible=tuple(e for e in chosen if not e.feasible),
         impossible=impossible,
+    )
+
+
+def _search(
+    workload: CompoundOp,
+    machine: Machine,
+    way: Way,
+    conventions: Conventions,
+    objective: Objective,
+    progress: Callable[[int], None] | None,
+) -> Entry | str:
+    """The best mapping of a way, or why there is none."""
+    left = way.size
+
+    def advance(priced: int) -> None:
+        nonlocal left
+        left -= priced
+        if progress is not None:
+            progress(priced)
+
+    if way.refusal:
+        return way.refusal
+    try:
+        best = enumerate_mappings(
+            workload,
+            machine,
+            way.strategy,
+            options=way.options,
+            conventions=conventions,
+            objective=objective,
+            progress=advance,
+        )
+    except MappingError as error:
+        advance(left)
+        return str(error)
+    return Entry(
+        name=way.strategy.name,
+        label=way.strategy.label(way.options),
+        options=way.strategy.chosen(way.options),
+        best=best,
     )

@@ -6,6 +6,7 @@ exact sizes, so partial tiles are never padded (docs/equations.md, 5).
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from jax.tree_util import register_dataclass
@@ -77,9 +78,9 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
     parent = machine.memories[move.parent]
     child = None if move.to_engine else machine.memories[move.child]
 
-    def entry(direction: Direction, share: Number) -> Traffic:
+    def entry(direction: Direction, part: Callable[[Number], Number]) -> Traffic:
         fill = direction == "fill"
-        up, down = product([up_bytes, share]), product([down_bytes, share])
+        up, down = part(up_bytes), part(down_bytes)
         up_cost = parent.read_energy_pj_per_byte if fill else parent.write_energy_pj_per_byte
         down_cost: Number = 0.0
         if child is not None:
@@ -91,16 +92,17 @@ def traffic(placement: Placement, move: Move, time: MoveTime) -> tuple[Traffic, 
             child=move.child,
             parent_bytes=up,
             child_bytes=down,
-            refetch=product([refetch, share]),
+            refetch=part(refetch),
             parent_energy_pj=product([up, scale]) * up_cost,
             child_energy_pj=down * down_cost,
-            mesh_energy_pj=product([mesh, share]),
+            mesh_energy_pj=part(mesh),
         )
 
+    whole = entry(move.direction, lambda x: x)
     partial = placement.partial_share(move)
     if isinstance(partial, float) and partial == 0.0:
-        return (entry(move.direction, 1.0),)
-    return entry(move.direction, 1.0), entry("fill", partial)
+        return (whole,)
+    return whole, entry("fill", lambda x: placement.read_back(move, x))
 
 
 def _unit_scale(placement: Placement, site: Site) -> Number:

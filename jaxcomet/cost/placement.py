@@ -470,10 +470,18 @@ class Placement:
         charged = charged or (kind == "contract" and rules.partial_sums == "first-read-too")
         if move.direction == "fill" or not charged:
             return 0.0
+        return self.read_back(move, 1.0)
+
+    def read_back(self, move: Move, moved: Number) -> Number:
+        """What is read back of partial results of which `moved` is written: all but the first.
+
+        Whole where `moved` is.
+        """
         again = self.whole_run(move)[1]
-        if kind == "contract" and rules.partial_sums == "first-read-too":
-            return at_least_two(again)
-        return 1.0 - 1.0 / again
+        kind, rule = move.site.operation.kind, self.conventions.partial_sums
+        if kind == "contract" and rule == "first-read-too":
+            return moved * at_least_two(again)
+        return moved - moved / again
 
     def distinct_tiles(self, tensor: str, loops: Sequence[Loop]) -> Number:
         """Number of different tiles of a tensor in loops."""

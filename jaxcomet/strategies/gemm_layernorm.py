@@ -11,7 +11,7 @@ STRATEGIES = (
     Strategy(name="fused-distln", options={**rows.TILING, **rows.ALGORITHM}, plan=rows.fused_dist),
     Strategy(
         name="fused-gemm-ln",
-        options={**rows.FUSED, **rows.TILING, **rows.ALGORITHM},
+        options={**rows.FUSED, **rows.TILING, **rows.GATHER},
         plan=rows.fused_gemm_one,
     ),
     Strategy(

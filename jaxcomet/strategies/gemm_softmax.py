@@ -12,7 +12,7 @@ STRATEGIES = (
     ),
     Strategy(
         name="fused-gemm-sm",
-        options={**rows.FUSED, **rows.TILING, **rows.ALGORITHM},
+        options={**rows.FUSED, **rows.TILING, **rows.GATHER},
         plan=rows.fused_gemm_one,
     ),
     Strategy(

@@ -64,10 +64,12 @@ class Nest:
       machine: where.
       stage: prefix of the factors' names.
       row: dimension of the rows.
+      row_stage: prefix of the rows' factors where they are another stage's; None: as `stage`.
       column: dimension that vector operations reduce.
       spread: dimensions laid over the units, the first ones first.
       outer: further factors of the columns that one core sees, in front of its own.
-      algorithm: of the collectives.
+      algorithm: of the all-reduces; other collectives take ``mesh``, or ``auto`` where that is
+        asked for.
       free: contractions are tiled in all their dimensions at every level in time; else, between
         the outermost and the innermost level, in their rows alone.
     """
@@ -76,6 +78,7 @@ class Nest:
     machine: Machine
     stage: str = ""
     row: str = "M"
+    row_stage: str | None = None
     column: str = "N"
     spread: tuple[str, ...] = ("N",)
     outer: tuple[str, ...] = ()
@@ -126,7 +129,11 @@ class Nest:
 
     def factor(self, dim: str, level: int, slot: str) -> str:
         """Name of a factor."""
-        return f"{self.stage}{dim}_{self.levels[level]}_{slot}"
+        return f"{self._prefix(dim)}{dim}_{self.levels[level]}_{slot}"
+
+    def _prefix(self, dim: str) -> str:
+        borrowed = dim == self.row and self.row_stage is not None
+        return (self.row_stage or "") if borrowed else self.stage
 
     def spatial_factors(self, dim: str, level: int) -> tuple[str, str]:
         """Factors of a dimension along x and y of the units of a level."""
@@ -138,7 +145,7 @@ class Nest:
 
     def call(self, dim: str) -> str:
         """Factor of a dimension in one engine call."""
-        return f"{self.stage}{dim}_comp"
+        return f"{self._prefix(dim)}{dim}_comp"
 
     def below(self, dim: str, level: int) -> tuple[str, ...]:
         """Factors of a dimension in time below a level, the call included."""
@@ -182,16 +189,12 @@ class Nest:
             Compute(operation.name, tuple(Loop(d, (self.call(d),)) for d in call)),
         )
 
-    def vector_core(self, operation: Operation, rows_of: "Nest | None" = None) -> Node:
+    def vector_core(self, operation: Operation) -> Node:
         """A vector operation on one core.
 
         One row of a call's columns at a time, rows innermost; what has no columns is one call.
-
-        Args:
-          operation: the operation.
-          rows_of: nest whose factors split the rows; this one if None.
         """
-        rows = (rows_of or self).below(self.row, self.last - 1)
+        rows = self.below(self.row, self.last - 1)
         dims = self.workload.iteration_dims(operation)
         columns = [d for d in dims if d != self.row and d not in self.batch]
         if not columns:
@@ -280,6 +283,9 @@ class Nest:
     ) -> Collective:
         """A collective on a tensor between the units of a level, along the columns' factors."""
         x, y = self.spatial_factors(self.column, level)
+        algorithm = self.algorithm
+        if kind != "all_reduce" and algorithm != "auto":
+            algorithm = "mesh"
         above = min(max(level - 1, 1), self.last - 1)
         if part is None:
             dims = self.workload.tensor(tensor).dims
@@ -297,7 +303,7 @@ class Nest:
             part,
             function,
             implied,
-            self.algorithm,
+            algorithm,
         )
 
     def hierarchical(self, tensor: str, function: str) -> Collective:

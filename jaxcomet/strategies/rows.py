@@ -44,6 +44,8 @@ ALGORITHM = {
     )
 }
 
+GATHER = {"algorithm": ("mesh", "auto", "ring", "tree", "direct")}
+
 
 def split(workload: CompoundOp) -> tuple[Operation, tuple[Operation, ...]]:
     """The first contraction and the vector operations after it, up to the next contraction."""
@@ -254,9 +256,9 @@ def fused_gemm_one(workload: CompoundOp, machine: Machine, options: dict[str, st
     require_engines(machine, workload.name, vector=True)
     weights, binding = options["weights"], cast(Binding, options["binding"])
     nest = _matrix(workload, machine, options)
-    alone = Nest(workload, machine, stage=_stage(workload))
     # one core has all columns, so it splits them by factors of its own; the rows are the GEMM's
-    nodes: list[Node] = [alone.vector_core(o, rows_of=nest) for o in vector]
+    alone = Nest(workload, machine, stage=_stage(workload), row_stage="", spread=())
+    nodes: list[Node] = [n for o in vector for n in alone.down(o, min(1, nest.last))]
     used = [(d, i) for i in range(1, nest.last + 1) for d in nest.dims_at(i)]
     if used:
         spread_x, spread_y = zip(*(nest.spatial_factors(d, i) for d, i in used), strict=True)

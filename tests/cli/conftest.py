@@ -58,10 +58,11 @@ def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
     from jaxcomet.cost import evaluate
     from jaxcomet.optimize.enumeration import Best, Searched
     from jaxcomet.optimize.space import spaces
+    from jaxcomet.rewrite import rewritten
 
     def look(workload, machine, strategy, options, conventions, objective):
-        tree = strategy.planned(workload, machine, **options).tree
-        parts = spaces(workload, machine, tree)
+        plan = strategy.planned(workload, machine, **options)
+        parts = spaces(rewritten(workload, plan.rewrites), machine, plan.tree)
         tried = 0
         for share in (0.0, 0.5):
             factors = {}
@@ -90,5 +91,6 @@ def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
         return _FOUND[key]
 
     monkeypatch.setattr(ranking, "enumerate_mappings", search)
-    two = {label: shapes.SHAPES[label] for label in ("e1", "c4")}
-    monkeypatch.setattr(shapes, "SHAPES", two)
+    for workload, some in shapes.SHAPES.items():
+        two = {label: some[label] for label in ("e1", "c4")}
+        monkeypatch.setitem(shapes.SHAPES, workload, two)

@@ -1,7 +1,8 @@
 import pytest
 
-from jaxcomet.cli.ranking import _difference, candidates
+from jaxcomet.cli.reasons import _difference
 from jaxcomet.cli.tables import count
+from jaxcomet.cli.ways import candidates
 from jaxcomet.mapping import MappingError
 
 

@@ -20,8 +20,8 @@ How the text was read where it leaves a choice:
 * A tensor that several operations below a node move through the same two memories moves once, with
   the tile of the first of them.
 
-Not described there yet, and refused (`refusal`): collectives other than all-reduce and gather,
-algorithms other than ``mesh``, loops that skip what is masked, tiles that rotate, parallel groups,
+Not described there, or not written out here yet, and refused (`refusal`): all-to-all and permute,
+algorithms of collectives other than ``mesh``, loops that skip what is masked, tiles that rotate, parallel groups,
 engines without weight registers.
 """
 
@@ -45,6 +45,7 @@ from jaxcomet.mapping import (
 )
 from jaxcomet.workload import CompoundOp, Operation
 from tests.reference.unit_times import (
+    MESH_KINDS,
     call,
     collective,
     engine_move,
@@ -166,7 +167,7 @@ def refusal(workload: CompoundOp, tree: Node, machine: Machine) -> str | None:
             case Group() if node.binding not in ("sequential", "pipelined"):
                 return f"a {node.binding} group"
             case Collective():
-                if node.kind not in ("all_reduce", "gather"):
+                if node.kind not in MESH_KINDS:
                     return f"a collective of the kind {node.kind}"
                 if node.algorithm != "mesh" or node.outer:
                     return f"{node.kind} by the algorithm {node.algorithm}"
@@ -531,8 +532,7 @@ class _Walk:
         return once_a_run(self.machine, op, len(steps), len(results))
 
     def _collective(self, node: Collective) -> Fraction:
-        producer = self.workload.producer(node.tensor)
-        assert producer is not None
+        op = self.workload.producer(node.tensor) or self.workload.consumers(node.tensor)[0]
         x, y = (prod(int(self.mapping.factors[f]) for f in fs) for fs in (node.x, node.y))
         return collective(
             self.machine,
@@ -542,18 +542,19 @@ class _Walk:
             x=x,
             y=y,
             elements=prod(self.count(loop) for loop in node.tile),
-            bits=Fraction(producer.bits if node.bits is None else node.bits),
+            bits=Fraction(op.bits if node.bits is None else node.bits),
         )
 
 
 def _reduces(node: Node, tensor: str, memory: str) -> bool:
-    """Whether an all-reduce below a node makes a tensor equal in the units of a memory."""
+    """Whether a collective below a node combines a tensor of the units of a memory."""
     match node:
         case Temporal() | Spatial():
             return _reduces(node.body, tensor, memory)
         case Group():
             return any(_reduces(c, tensor, memory) for c in node.children)
         case Collective():
-            return (node.kind, node.tensor, node.memory) == ("all_reduce", tensor, memory)
+            combines = node.kind in ("all_reduce", "reduce")
+            return combines and (node.tensor, node.memory) == (tensor, memory)
         case Compute():
             return False

@@ -197,7 +197,7 @@ def factors(
 
 
 def draw(
-    rng: np.random.Generator, kind: Kind, machine: Machine, *, largest: int = 12, points: int = 600
+    rng: np.random.Generator, kind: Kind, machine: Machine, *, largest: int = 12, points: int = 300
 ) -> Case:
     """A random mapping of a random small shape.
 

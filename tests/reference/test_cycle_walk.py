@@ -5,6 +5,7 @@ strategies and options that jaxcomet offers (`drawing`), on the edge and the clo
 random machines with the small numbers at which roundings and stalls show.
 """
 
+import dataclasses
 from functools import cache
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from jaxcomet import gemm, gemm_softmax, strategies
 from jaxcomet.cost import evaluate
 from jaxcomet.hardware import load
-from jaxcomet.mapping import Compute, Loop, Mapping, Temporal
+from jaxcomet.mapping import Compute, Group, Loop, Mapping, Node, Spatial, Temporal
 from tests.reference import agreement, cycle_walk
 
 OFFERED = agreement.offered()
@@ -21,8 +22,8 @@ each_strategy = pytest.mark.parametrize(("builder", "strategy"), OFFERED)
 
 @cache
 def _compared() -> dict[tuple[str, str], tuple[int, list[str], str]]:
-    """All strategies, 250 mappings of each for GEMM-softmax and 60 for the others."""
-    counts = [250 if b == "gemm_softmax" else 60 for b, _ in OFFERED]
+    """All strategies, 250 mappings of each for GEMM-softmax and 30 for the others."""
+    counts = [250 if b == "gemm_softmax" else 30 for b, _ in OFFERED]
     arguments = [(b, s, n, 1) for (b, s), n in zip(OFFERED, counts, strict=True)]
     return dict(zip(OFFERED, agreement.apart(agreement.costs, arguments), strict=True))
 
@@ -102,6 +103,33 @@ def test_a_partial_result_that_has_stayed_is_not_read_back():
     cost = evaluate(workload, mapping, machine)
     assert cost.nodes[-1].refill_cycles == 2
     assert cost.latency_cycles == cycles
+
+
+@pytest.mark.xfail(reason="the stalls' sum is rounded up before it is cleaned", strict=True)
+def test_stalls_that_add_up_to_whole_cycles_are_not_rounded_one_too_far():
+    # The subtraction with rows outside columns, 4 x 6 steps of one cycle: a piece of C takes a
+    # cycle of each step, the maximum D a sixth. Six steps before the last no D is needed any more:
+    # 18 steps stall for a sixth of a cycle each, 3 cycles. In floating point 18 (1 + 1/6 - 1) > 3.
+    workload, machine = gemm_softmax(4, 6, 1), load("edge")
+    factors = {"M_comp": 4, "N_comp": 6, "softmax.M_comp": 4, "softmax.N_core_t": 6}
+    built = strategies.build(workload, machine, "unfused", factors)
+
+    def turned(node: Node) -> Node:
+        match node:
+            case Temporal(body=Compute(operation="sub")):
+                return dataclasses.replace(node, loops=node.loops[::-1])
+            case Temporal() | Spatial():
+                return dataclasses.replace(node, body=turned(node.body))
+            case Group():
+                return dataclasses.replace(node, children=tuple(turned(c) for c in node.children))
+            case _:
+                return node
+
+    mapping = dataclasses.replace(built, tree=turned(built.tree))
+    cycles, nodes = cycle_walk.visited(workload, mapping, machine)
+    (sub,) = (n for n in nodes if n.level == "core" and n.operations == ("sub",))
+    assert (sub.steps, sub.stall) == (24, 3)
+    assert evaluate(workload, mapping, machine).latency_cycles == cycles
 
 
 @pytest.mark.xfail(reason="read-backs of tiles that stayed; rounding of stalls", strict=True)

@@ -125,6 +125,17 @@ def once_a_run(machine: Machine, operation: Operation, calls: int, results: int)
     return fill
 
 
+MESH_KINDS = (
+    "gather",
+    "scatter",
+    "broadcast",
+    "reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+)
+"""Those that `collective` prices: without all-to-all and permute, which depend on who sends whom."""
+
 # -- collectives (3) ---------------------------------------------------------------------------
 
 
@@ -139,7 +150,18 @@ def collective(
     elements: int,
     bits: Fraction,
 ) -> Fraction:
-    """Cycles of an all-reduce (3.1) or a gather (3.2) over a mesh of x by y participants."""
+    """Cycles of a collective by the algorithm ``mesh`` between x by y participants, (3.0) to (3.3).
+
+    Args:
+      machine: the machine.
+      memory_name: where each participant holds its part.
+      kind: one of `MESH_KINDS`.
+      function: what combines; None where nothing is combined.
+      x: participants along one edge of the mesh.
+      y: along the other.
+      elements: of one part.
+      bits: of an element on the way.
+    """
     memory = machine.memories[memory_name]
     network = memory.network
     assert network is not None
@@ -147,17 +169,29 @@ def collective(
     volume = elements * bits / 8
     link, port = memory.link_bandwidth_bytes_per_cycle, network.port_bandwidth_bytes_per_cycle
     wait = number(network.hop_latency_cycles) + number(network.queuing_delay_cycles)
-    if kind == "gather":
-        ports = float(network.num_ports) * float(port)
-        into = slowest(link, ports, memory.child_bandwidth_bytes_per_cycle)
-        sends = over(volume, slowest(link, port)) if hops else Fraction(0)
-        at_memory = max(sends, over((p - 1) * volume, into))
-        words = over((p - 1) * volume * 8, network.channel_width_bits)
-        return Fraction(max(ceil(at_memory), ceil(hops * wait + words)))
+    if p == 1:
+        return Fraction(0)
+    one = slowest(link, port)
+    ports = float(network.num_ports) * float(port)
+    into = slowest(link, ports, memory.child_bandwidth_bytes_per_cycle)
     q = Fraction(2 * (p - 1), p)
-    at_memory = over(2 * q * volume, slowest(link, port))
-    words = over(q * volume * 8, network.channel_width_bits)
-    engine = next(e for _, e in sorted(machine.engines.items()) if isinstance(e, VectorEngine))
-    assert function is not None
-    combine = over(q / 2 * elements * number(engine.ops[function].cycles), engine.lanes)
-    return Fraction(max(ceil(at_memory), ceil(2 * hops * wait + words)) + ceil(combine))
+    copied = network.broadcast if kind == "broadcast" else network.reduction
+    k = 1 if copied else p - 1
+    # parts at the memories, parts through the busiest channel, times across the mesh, combinations
+    at_memory, channel, across, combined = {
+        "gather": (max(over(volume, one), over((p - 1) * volume, into)), p - 1, 1, 0),
+        "scatter": (max(over(volume, one), over((p - 1) * volume, into)), p - 1, 1, 0),
+        "broadcast": (max(over(k * volume, into), over(volume, one)), k, 1, 0),
+        "reduce": (max(over(volume, one), over(k * volume, into)), k, 1, k),
+        "all_gather": (over(2 * (p - 1) * volume, one), p - 1, 2, 0),
+        "reduce_scatter": (over(q * volume, one), q / 2, 2, q / 2),
+        "all_reduce": (over(2 * q * volume, one), q, 2, q / 2),
+    }[kind]
+    words = over(channel * volume * 8, network.channel_width_bits)
+    time = Fraction(max(ceil(at_memory), ceil(across * hops * wait + words)))
+    if combined:
+        engine = next(e for _, e in sorted(machine.engines.items()) if isinstance(e, VectorEngine))
+        assert function is not None
+        cycles = number(engine.ops[function].cycles)
+        time += ceil(over(combined * elements * cycles, engine.lanes))
+    return time

@@ -1,0 +1,159 @@
+"""Every strategy on every kind of machine: runs each operation once, and is legal or refused."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxcomet import (
+    CompoundOp,
+    Cost,
+    MappingError,
+    attention,
+    evaluate,
+    gemm,
+    gemm_layernorm,
+    gemm_softmax,
+    strategies,
+)
+from jaxcomet.cost import conventions
+from jaxcomet.hardware import Machine, load
+from jaxcomet.mapping import Spatial, Temporal, computes, factor_names, reordered, walk
+from jaxcomet.optimize.space import spaces
+from jaxcomet.rewrite import rewritten
+from jaxcomet.strategies import Strategy
+
+FOUR = Path(__file__).parents[1] / "hardware" / "machines" / "four_level.toml"
+MACHINES = ("edge", "cloud", "r2v", str(FOUR))
+WORKLOADS: tuple[CompoundOp, ...] = (
+    gemm(8, 32, 8),
+    gemm_softmax(8, 32, 8),
+    gemm_layernorm(8, 32, 8),
+    gemm_layernorm(8, 32, 8, norm="rms", affine=True),
+    attention(1, 4, 8, 32, 8, kv_heads=2),
+    attention(1, 4, 8, 32, 8, kv_heads=2, causal=True),
+)
+REFUSED = {
+    # two levels: no units between memory and cores that could pass keys around
+    ("ring", "r2v"): "between the outermost memory and the cores",
+    # no peer links anywhere
+    ("ring", "four_level"): "has no peer links",
+    ("fused-gemm-sm", "four_level"): "has no peer links",
+    ("fused-gemm-ln", "four_level"): "has no peer links",
+}
+
+
+@pytest.mark.parametrize("machine_name", MACHINES)
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: f"{w.name}-{len(w.operations)}")
+def test_every_strategy_maps_every_operation_once_and_legally(
+    workload: CompoundOp, machine_name: str
+):
+    machine = load(machine_name)
+    for strategy in strategies.available(workload.name):
+        for options in _together(strategy):
+            reason = REFUSED.get((strategy.name, machine.name))
+            if reason is not None:
+                with pytest.raises(MappingError, match=reason):
+                    _priced(workload, machine, strategy, options)
+                continue
+            _is_possible(_priced(workload, machine, strategy, options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: f"{w.name}-{len(w.operations)}")
+def test_every_option_alone_maps_every_operation_once_and_legally(workload: CompoundOp):
+    machine = load("edge")
+    for strategy in strategies.available(workload.name):
+        for name, values in strategy.options.items():
+            for value in values[1:]:
+                _is_possible(_priced(workload, machine, strategy, {name: value}))
+
+
+def _together(strategy: Strategy) -> list[dict[str, str]]:
+    """The defaults, and the last value of every option."""
+    return [{}, {n: v[-1] for n, v in strategy.options.items()}]
+
+
+def _is_possible(cost: Cost) -> None:
+    assert cost.illegal == ()
+    assert cost.latency_cycles > 0
+    assert cost.energy_pj > 0
+    assert all(t.parent_bytes >= 0 and t.child_bytes >= 0 for t in cost.traffic)
+    assert 0 < cost.utilization <= 1
+    assert cost.root_traffic_bytes >= cost.compulsory_bytes * (1 - 1e-12)
+
+
+def _priced(
+    workload: CompoundOp, machine: Machine, strategy: Strategy, options: dict[str, str]
+) -> Cost:
+    """The cost of the mapping in the middle of the space."""
+    plan = strategy.planned(workload, machine, **options)
+    form = rewritten(workload, plan.rewrites)
+    assert [c.operation for c in computes(plan.tree)] == [o.name for o in form.operations]
+    factors: dict[str, object] = {}
+    for space in spaces(form, machine, plan.tree):
+        picked = space.factors(np.array([space.size // 2]))
+        factors |= {n: float(v[0]) for n, v in picked.items()}
+    mapping = strategy.build(workload, machine, factors, **options)
+    return evaluate(workload, mapping, machine)
+
+
+def test_single_units_are_not_spread_over():
+    plan = strategies.get("gemm-softmax", "fused-gemm-distsm").planned(
+        gemm_softmax(8, 8, 8), load("r2v")
+    )
+    assert not any(isinstance(n, Spatial) for n, _ in walk(plan.tree))
+    assert factor_names(plan.tree)[:1] == ("M_dram_t",)
+
+
+def test_free_tiling_has_every_dimension_of_a_contraction_at_every_level():
+    plan = strategies.get("gemm-softmax", "fused-gemm-distsm").planned(
+        gemm_softmax(8, 8, 8), load("edge"), tiling="free"
+    )
+    assert {"N_gb_t", "K_gb_t", "M_gb_t"} <= set(factor_names(plan.tree))
+
+
+@pytest.mark.parametrize("order", ["".join(o) for o in itertools.permutations("MNK")])
+def test_outer_loop_order_decides_what_is_read_again(order: str):
+    """A 12 x 12 x 12 product in tiles of 4: each operand by a formula of the order alone."""
+    workload, machine = gemm(12, 12, 12), load("r2")
+    tiles = {f"{d}_dram_t": 3 for d in "MNK"} | {f"{d}_comp": 4 for d in "MNK"}
+    mapping = strategies.build(workload, machine, "tiled", tiles, order=order)
+    cost = evaluate(workload, mapping, machine, conventions=conventions("roofline"))
+
+    def moves(dims: str) -> int:
+        """Tile moves: the loops outside the innermost one that the tensor depends on, that incl."""
+        innermost = max(order.index(d) for d in dims)
+        return 3 ** (innermost + 1)
+
+    bytes_of = {"A": moves("MK") * 16, "B": moves("KN") * 16}
+    moved = {t.tensor: t for t in cost.traffic if t.parent == "dram" and t.direction == "fill"}
+    assert moved["A"].parent_bytes == bytes_of["A"]
+    assert moved["B"].parent_bytes == bytes_of["B"]
+    written = moves("MN") * 16
+    drained = sum(
+        t.parent_bytes
+        for t in cost.traffic
+        if t.tensor == "C" and t.direction == "drain" and t.parent == "dram"
+    )
+    assert drained == written
+    # partial sums that left for the memory are read back, all but the first of each tile
+    read = moved["C"].parent_bytes if "C" in moved else 0
+    assert read == written - 9 * 16
+
+
+def test_loop_orders_of_any_level():
+    workload, machine = gemm(12, 12, 12), load("edge")
+    strategy = strategies.get("gemm", "tiled")
+    plan = strategy.planned(workload, machine, loop_orders={"gb": "KMN"})
+    (node,) = (n for n, _ in walk(plan.tree) if isinstance(n, Temporal) and n.level == "gb")
+    assert [x.dim for x in node.loops] == ["K", "M", "N"]
+    mapping = strategy.build(
+        workload, machine, {"M_comp": 12, "N_comp": 12, "K_comp": 12}, loop_orders={"gb": "K"}
+    )
+    assert mapping.strategy == "tiled[gb:K]"
+    with pytest.raises(MappingError, match=r"loop order: got level 'l2'; the tree has loops at"):
+        reordered(plan.tree, {"l2": "MNK"})
+    with pytest.raises(MappingError, match=r"loop order of gb: got dimension 'X'; there are loops"):
+        reordered(plan.tree, {"gb": "XM"})

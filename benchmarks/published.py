@@ -67,6 +67,7 @@ class Reading:
       bits: width of the intermediates.
       spread: what attention lays over the units; empty: each of the three.
       mapper: ``best`` of all mappings, or the best of a ``few`` that are drawn at random.
+      whole: the GEMM's second operand is not tiled at DRAM, as in the released space.
       shapes: ``all``, ``M>1`` or ``M=1`` (of attention: more than one query, or one).
     """
 
@@ -78,6 +79,7 @@ class Reading:
     bits: int = 16
     spread: str = ""
     mapper: str = "best"
+    whole: bool = False
     shapes: str = "all"
 
     def cases(self) -> list[Case]:
@@ -92,9 +94,18 @@ class Reading:
         return found
 
     @property
+    def base(self) -> str:
+        """The baseline as a strategy of `strategy_of`."""
+        if not self.whole:
+            return self.baseline
+        return "fused-dist-whole" if "dist" in self.baseline else f"{self.baseline}-whole"
+
+    @property
     def fixed(self) -> dict[str, tuple[str, ...]]:
         """Options that are not free."""
         fixed = {"reduce": (self.exchange,)}
+        if self.whole:
+            fixed["weights"] = ("resident",)
         return {**fixed, "spread": (self.spread,)} if self.spread else fixed
 
 
@@ -123,7 +134,7 @@ def speedups(search: Searcher, reading: Reading) -> Speedups:
         return _drawn(search, reading)
     found: dict[str, float] = {}
     for case in reading.cases():
-        base = search.fastest(case, (reading.baseline,), reading.rules, **reading.fixed)
+        base = search.fastest(case, (reading.base,), reading.rules, **reading.fixed)
         best = search.fastest(case, reading.fused, reading.rules, **reading.fixed)
         if base.feasible and best.feasible:
             found[case.label] = base.latency / best.latency
@@ -144,7 +155,7 @@ def _drawn(search: Searcher, reading: Reading) -> Speedups:
                 case, name, options, reading.rules, tries=TRIES, repeats=DRAWS, seed=SEED + number
             )
 
-        base = cycles(reading.baseline)
+        base = cycles(reading.base)
         best = np.min([cycles(name) for name in reading.fused], axis=0)
         fits = np.isfinite(base) & np.isfinite(best)
         ratios[case.label] = np.where(fits, base / np.where(fits, best, 1.0), np.nan)
@@ -197,6 +208,9 @@ def changes(start: Reading) -> dict[str, Reading]:
         )
     if w != "attention":
         found["intermediates of 8 bits"] = replace(start, bits=8)
+        found["B not tiled at DRAM, as in the released space"] = replace(
+            start, whole=True, fused=(f"fused-gemm-dist{_dist(w)}",)
+        )
     found["best of five mappings drawn at random"] = replace(
         start,
         mapper="few",
@@ -235,9 +249,10 @@ def combinations(workload: str) -> list[Reading]:
             for b in ("unfused", *(("unfused-tile",) if e == "tile" else ()), dist)
         ]
     return [
-        replace(base, rules=rules, bits=bits, shapes=shapes)
+        replace(base, rules=rules, bits=bits, shapes=shapes, whole=whole)
         for base in bases
         for rules in (DEFAULT, PROGRAM)
+        for whole in ((False,) if workload == "attention" else (False, True))
         for bits in ((16,) if workload == "attention" else (16, 8))
         for shapes in ("all", "M>1", "M=1")
     ]
@@ -251,7 +266,7 @@ def rule_effects(search: Searcher, reading: Reading) -> list[dict[str, Any]]:
     at = speedups(search, reading).at
     case = next(c for c in reading.cases() if c.label == at)
     preset = dict(reading.rules)["preset"]
-    base = search.fastest(case, (reading.baseline,), reading.rules, **reading.fixed)
+    base = search.fastest(case, (reading.base,), reading.rules, **reading.fixed)
     best = search.fastest(case, reading.fused, reading.rules, **reading.fixed)
     found = []
     for name, rule in RULES.items():
@@ -316,11 +331,14 @@ def main_table(search: Searcher, workload: str, rules: Rules) -> tuple[str, list
                 cells.append("does not fit")
                 continue
             gains[column].append((base.latency / result.latency, base.energy / result.energy))
-            if column == "unfused":
-                cells.append(f"{result.latency:,.0f}<br>{energy(result.energy)}")
-            else:
-                speedup, saving = gains[column][-1]
-                cells.append(f"{result.latency:,.0f}<br>{speedup:.2f}× / {saving:.2f}×")
+            mark = "†" if result.latency < result.bus else ""
+            speedup, saving = gains[column][-1]
+            below = (
+                energy(result.energy)
+                if column == "unfused"
+                else (f"{speedup:.2f}× / {saving:.2f}×")
+            )
+            cells.append(f"{result.latency:,.0f}{mark}<br>{below}")
         lines.append(cells)
     for word, pick in (
         ("largest", lambda values: max(values)),
@@ -352,6 +370,7 @@ def _record(case: Case, column: str, result: Result, base: Result) -> dict[str, 
         "speedup_over_unfused": base.latency / result.latency if result.feasible else None,
         "energy_ratio_of_unfused": base.energy / result.energy if result.feasible else None,
         "mappings": result.mappings,
+        "dram_bus_cycles": result.bus,
         "latency_groups": result.groups,
         "energy_parts_pj": result.energy_parts,
         "factors": result.factors,
@@ -372,6 +391,8 @@ def in_words(reading: Reading) -> str:
         parts.append(f"exchange {reading.exchange}")
     if reading.spread:
         parts.append(f"spread {reading.spread}")
+    if reading.whole:
+        parts.append("B whole")
     if reading.bits != 16:
         parts.append(f"{reading.bits} bits")
     if reading.shapes != "all":
@@ -425,8 +446,8 @@ def rules_table(search: Searcher, workload: str) -> tuple[str, list[dict[str, An
 def same_reading_table(search: Searcher) -> tuple[str, list[dict[str, Any]]]:
     """Both GEMM workloads under one reading at a time: a single cause should explain both."""
     lines, data = [], []
-    for rules, bits, shapes, machine in itertools.product(
-        (DEFAULT, PROGRAM), (16, 8), ("all", "M>1"), ("both", "edge", "cloud")
+    for rules, bits, whole, machine in itertools.product(
+        (DEFAULT, PROGRAM), (16, 8), (False, True), ("both", "edge", "cloud")
     ):
         for softmax, norm in (
             (("unfused", "rows"), "unfused"),
@@ -445,7 +466,7 @@ def same_reading_table(search: Searcher) -> tuple[str, list[dict[str, Any]]]:
                     exchange=exchange,
                     rules=rules,
                     bits=bits,
-                    shapes=shapes,
+                    whole=whole,
                 )
                 values = speedups(search, reading).by_shape
                 prefix = {"both": "", "edge": "e", "cloud": "c"}[machine]
@@ -460,7 +481,7 @@ def same_reading_table(search: Searcher) -> tuple[str, list[dict[str, Any]]]:
                     "exchange": softmax[1],
                     "conventions": dict(rules)["preset"],
                     "bits": bits,
-                    "shapes": shapes,
+                    "B": "whole" if whole else "tiled",
                     "machine": machine,
                     "gemm-softmax": pair[0],
                     "gemm-layernorm": pair[1],
@@ -468,12 +489,12 @@ def same_reading_table(search: Searcher) -> tuple[str, list[dict[str, Any]]]:
                 }
             )
     data.sort(key=lambda d: d["distance"])
-    keys = ("unfused", "exchange", "conventions", "bits", "shapes", "machine")
+    keys = ("unfused", "exchange", "conventions", "bits", "B", "machine")
     lines = [
         [*(str(d[k]) for k in keys), f"{d['gemm-softmax']:.2f}", f"{d['gemm-layernorm']:.2f}"]
-        for d in data[:5]
+        for d in data[:8]
     ]
-    return table([*keys, "softmax", "LayerNorm"], lines, left=6), data[:5]
+    return table([*keys, "softmax", "LayerNorm"], lines, left=6), data[:8]
 
 
 def variants_table(search: Searcher) -> tuple[str, list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from jaxcomet import hardware, operations, strategies
-from jaxcomet.cli.shapes import SHAPES
+from jaxcomet.cli.shapes import SHAPES, Shape
 from jaxcomet.cost import conventions, evaluate, evaluate_totals
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Group, Loop, Node, Temporal
@@ -73,40 +73,20 @@ class Case:
     def with_sizes(self, label: str, **sizes: int | bool) -> "Case":
         """The case with other arguments of its builder."""
         changed = {**dict(self.sizes), **sizes}
-        return dataclasses.replace(self, label=label, sizes=tuple(changed.items()))
+        return dataclasses.replace(self, label=label, sizes=tuple(sorted(changed.items())))
 
 
-def _matrix_cases(workload: str) -> tuple[Case, ...]:
-    return tuple(
-        Case(workload=workload, label=label, machine=machine, sizes=(("M", m), ("N", n), ("K", k)))
-        for label, (machine, m, n, k) in SHAPES.items()
+def _case(workload: str, label: str, shape: Shape) -> Case:
+    sizes: dict[str, int | bool] = {n: int(v) for n, v in shape.sizes.items()}
+    sizes |= {n: v for n, v in shape.options.items() if isinstance(v, bool) and v}
+    return Case(
+        workload=workload, label=label, machine=shape.machine, sizes=tuple(sorted(sizes.items()))
     )
 
 
-def _attention(
-    label: str, machine: str, heads: int, q: int, kv: int, width: int, **more: int | bool
-) -> Case:
-    sizes = {"batch": 1, "heads": heads, "q": q, "kv": kv, "head_dim": width, **more}
-    return Case(workload="attention", label=label, machine=machine, sizes=tuple(sizes.items()))
-
-
 CASES: dict[str, tuple[Case, ...]] = {
-    "gemm-softmax": _matrix_cases("gemm-softmax"),
-    "gemm-layernorm": _matrix_cases("gemm-layernorm"),
-    "attention": (
-        _attention("ea1", "edge", 12, 256, 256, 64),
-        _attention("ea2", "edge", 12, 1024, 1024, 64),
-        _attention("ea3", "edge", 12, 4096, 4096, 64),
-        _attention("ea4", "edge", 12, 1024, 1024, 64, causal=True),
-        _attention("ea5", "edge", 12, 1, 1024, 64),
-        _attention("ea6", "edge", 12, 1, 4096, 64, batch=8),
-        _attention("ca1", "cloud", 32, 2048, 2048, 128, kv_heads=8, causal=True),
-        _attention("ca2", "cloud", 32, 4096, 4096, 128),
-        _attention("ca3", "cloud", 64, 8192, 8192, 128, kv_heads=8),
-        _attention("ca4", "cloud", 32, 16384, 16384, 128, kv_heads=8),
-        _attention("ca5", "cloud", 32, 1, 8192, 128, kv_heads=8, batch=8),
-        _attention("ca6", "cloud", 32, 1, 16384, 128, kv_heads=8),
-    ),
+    workload: tuple(_case(workload, label, shape) for label, shape in shapes.items())
+    for workload, shapes in SHAPES.items()
 }
 """Workload to shapes. Those of attention are ours: no source gives the authors' ones."""
 
@@ -136,24 +116,32 @@ THREE_STAGES = Strategy(
 """Another reading of "unfused" attention: only the three operations run apart, not their steps."""
 
 
-def unfused_tile(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Plan:
-    """GEMM-softmax as `unfused`, but the clusters exchange the exponentials and not their sums."""
-    del options
+def unfused(workload: CompoundOp, machine: Machine, *, order: str, tile: bool) -> Plan:
+    """Each elementary operation through DRAM, as `unfused` of the package.
+
+    Args:
+      workload: GEMM-softmax or GEMM-LayerNorm.
+      machine: a machine.
+      order: dimensions that the GEMM tiles at DRAM.
+      tile: of a softmax the exponentials are exchanged, not their sums.
+    """
     gemm, vector = rows.split(workload)
-    nest = Nest(workload, machine, stage="softmax.")
+    nest = Nest(workload, machine, stage="vector.")
+    row_nest = Nest(workload, machine, stage="row.", spread=("M",))
+    stages: list[Node] = [rows.matrix_stage(Nest(workload, machine), gemm, order)]
+    summation = [o for o in vector if o.kind == "reduce"][1]
     columns = (
         *(f for i in range(2, nest.last + 1) for f in nest.spatial_factors("N", i)),
         *nest.below("N", 0),
     )
     part = (Loop("M", nest.below("M", min(1, nest.last - 1))), Loop("N", columns))
-    summation = [o for o in vector if o.kind == "reduce"][1]
-    stages: list[Node] = [rows.matrix_stage(Nest(workload, machine), gemm)]
     for o in vector:
-        if o is not summation and o.output != summation.inputs[0]:
-            stages.append(rows.vector_stage(nest, o))
+        summed = o.output == summation.inputs[0]
+        if not tile or not (summed or o is summation):
+            stages += rows.unfused_vector(nest, row_nest, (o,))
             continue
-        nodes = list(nest.loop(nest.down(o, 1, o.function if o is summation else None)))
-        if o is not summation:
+        nodes = list(nest.loop(nest.down(o, 1, None if summed else o.function)))
+        if summed:
             exchange = nest.combine("all_reduce", o.output, summation.function, 1, part=part)
             nodes += nest.loop((exchange,))
         body = nest.over_units(1, nodes[0] if len(nodes) == 1 else Group(tuple(nodes)))
@@ -161,10 +149,47 @@ def unfused_tile(workload: CompoundOp, machine: Machine, options: dict[str, str]
     return Plan(Group(tuple(stages)))
 
 
-UNFUSED_TILE = Strategy(name="unfused-tile", options={}, plan=unfused_tile)
-"""Another reading of "unfused" softmax: it exchanges what the released fused mapping exchanges."""
+def fused_dist_whole(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Plan:
+    """As `fused-distsm` and `fused-distln`; the GEMM tiles its rows alone at DRAM."""
+    gemm, vector = rows.split(workload)
+    nest = Nest(workload, machine, stage="vector.")
+    branches, homes = rows.dist_branches(nest, vector, options["reduce"])
+    body = nest.over_units(1, Group(tuple(branches)))
+    fused = Temporal(nest.levels[0], rows.outer_loops(nest, "M"), body)
+    stages = (rows.matrix_stage(Nest(workload, machine), gemm, "M"), fused)
+    return Plan(Group(stages), homes)
 
-_OWN = {s.name: s for s in (THREE_STAGES, UNFUSED_TILE)}
+
+_ALL, _ROWS = "NMK", "M"
+_OWN = {
+    s.name: s
+    for s in (
+        THREE_STAGES,
+        Strategy(
+            name="unfused-tile",
+            options={},
+            plan=lambda w, m, _: unfused(w, m, order=_ALL, tile=True),
+        ),
+        Strategy(
+            name="unfused-whole",
+            options={},
+            plan=lambda w, m, _: unfused(w, m, order=_ROWS, tile=False),
+        ),
+        Strategy(
+            name="unfused-tile-whole",
+            options={},
+            plan=lambda w, m, _: unfused(w, m, order=_ROWS, tile=True),
+        ),
+        Strategy(
+            name="fused-dist-whole", options={"reduce": ("rows", "tile")}, plan=fused_dist_whole
+        ),
+    )
+}
+"""Other readings of the comparison, by name.
+
+``tile``: "unfused" exchanges what the released fused mapping exchanges. ``whole``: the GEMM's
+second operand is not tiled at DRAM, as in the released space of mappings.
+"""
 
 
 def strategy_of(workload: str, name: str) -> Strategy:
@@ -195,6 +220,7 @@ class Result:
       latency: cycles.
       energy: pJ.
       mappings: mappings of its space.
+      bus: cycles that the DRAM needs for the busier of its two directions.
       groups: cycles per group of `jaxcomet.plot.groups`.
       energy_parts: pJ per component.
       factors: the mapping, factors of 1 left out.
@@ -207,6 +233,7 @@ class Result:
     latency: float
     energy: float
     mappings: int
+    bus: float
     groups: dict[str, float]
     energy_parts: dict[str, float]
     factors: dict[str, float]
@@ -299,6 +326,12 @@ class Searcher:
         op = case.operation()
         mapping = how.build(op, machine, factors, **options)
         cost = evaluate(op, mapping, machine, conventions=conventions(**dict(rules))).row(0)
+        moved = {"fill": 0.0, "drain": 0.0}
+        for t in cost.traffic:
+            if t.parent == "dram":
+                moved[t.direction] += float(t.parent_bytes)  # pyright: ignore[reportArgumentType]
+        width = machine.memories["dram"].child_bandwidth_bytes_per_cycle
+        bus = max(moved.values()) / float(width)  # pyright: ignore[reportArgumentType]
         return Result(
             strategy=strategy,
             options=options,
@@ -307,6 +340,7 @@ class Searcher:
             latency=float(cost.latency_cycles),
             energy=float(cost.energy_pj),
             mappings=mappings,
+            bus=bus,
             groups=latency_groups(cost, machine),
             energy_parts={n: float(v) for n, v in cost.energy_parts.items()},
             factors={n: float(f) for n, f in mapping.factors.items() if float(f) != 1.0},

@@ -2,8 +2,10 @@
 
     python benchmarks/throughput.py --out throughput.json
 
-Batches of 65,536 random mappings of gemm-softmax 1024 x 1024 x 256 on the edge machine, and 4,096
-mappings on 16 machines, all numbers already on the device. Two ways are timed: the public
+Batches of 65,536 random mappings of every strategy on the edge machine (GEMM, GEMM-softmax and
+GEMM-LayerNorm of 1024 x 1024 x 256; attention of 32 heads, 8 key/value heads, 2,048 x 2,048, width
+64, with and without a causal mask), and 4,096 mappings on 16 machines, all numbers already on the
+device. Mappings are drawn from the space that `jaxcomet.optimize` enumerates. Two ways are timed: the public
 `evaluate_totals` (checks its arguments and copies the totals back) and the same totals inside a
 jitted function of the caller. The baseline, measured between them in the same run, is the scalar
 Python transcription of the authors' closed form (tests/reference/comet_program.py) on 200
@@ -12,7 +14,6 @@ Raw samples, versions, device, commit and date go to the JSON; medians are compu
 """
 
 import argparse
-import dataclasses
 import json
 import os
 import platform
@@ -32,21 +33,28 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # for tests.reference
 
-from jaxcomet import gemm_softmax  # noqa: E402
+from jaxcomet import attention, gemm, gemm_layernorm, gemm_softmax, strategies  # noqa: E402
 from jaxcomet._compat import enable_x64  # noqa: E402
 from jaxcomet.cost import conventions, evaluate_totals  # noqa: E402
 from jaxcomet.cost.evaluate import totals_of  # noqa: E402
 from jaxcomet.hardware import load  # noqa: E402
+from jaxcomet.optimize.space import spaces  # noqa: E402
+from jaxcomet.rewrite import rewritten  # noqa: E402
+from jaxcomet.workload import CompoundOp  # noqa: E402
 from tests.reference import comet_program  # noqa: E402
-from tests.reference.sampling import STRATEGIES, TILE, arguments, random_rows  # noqa: E402
 
 SHAPE = (1024, 1024, 256)
 BATCH = 65_536
 MACHINES = 16
 MAPPINGS = 4_096
 BASELINE_ROWS = 200
-DISTINCT = 1_024
-"""Random mappings drawn; a batch repeats them."""
+WORKLOADS: dict[str, CompoundOp] = {
+    "gemm": gemm(*SHAPE),
+    "gemm-softmax": gemm_softmax(*SHAPE),
+    "gemm-layernorm": gemm_layernorm(*SHAPE),
+    "attention": attention(1, 32, 2048, 2048, 64, kv_heads=8),
+    "attention causal": attention(1, 32, 2048, 2048, 64, kv_heads=8, causal=True),
+}
 
 
 def seconds(work: Callable[[], Any], runs: int) -> list[float]:
@@ -67,19 +75,24 @@ def on_device(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.device_put(np.asarray(x, np.float64)), tree)
 
 
-def prepared(strategy: tuple, count: int) -> tuple[Any, Any, Any]:
-    """(one workload, a batch of mappings, one machine), float64, on the device."""
-    machine, workload = load("edge"), gemm_softmax(*SHAPE)
-    rows = random_rows(strategy, DISTINCT, seed=1, machines=[machine], sizes=[SHAPE])
-    _, mapping, _ = arguments(strategy, rows)
-    factors = {n: np.resize(f, count) for n, f in mapping.factors.items()}
-    mapping = dataclasses.replace(mapping, factors=factors)
-    return on_device((workload, mapping, machine))
+def prepared(
+    workload: CompoundOp, strategy: str, options: dict[str, str], count: int
+) -> tuple[Any, Any, Any]:
+    """(one workload, a batch of random mappings, one machine), float64, on the device."""
+    machine, rng = load("edge"), np.random.default_rng(1)
+    chosen = strategies.get(workload.name, strategy)
+    plan = chosen.planned(workload, machine, **options)
+    factors: dict[str, object] = {}
+    for space in spaces(rewritten(workload, plan.rewrites), machine, plan.tree):
+        factors |= space.factors(rng.integers(0, space.size, count))
+    return on_device((workload, chosen.build(workload, machine, factors, **options), machine))
 
 
 def grid() -> tuple[Any, Any, Any]:
     """(one workload, mappings, machines along an axis in front), on the device."""
-    workload, mapping, machine = prepared(STRATEGIES[3], MAPPINGS)
+    workload, mapping, machine = prepared(
+        WORKLOADS["gemm-softmax"], "fused-gemm-distsm", {}, MAPPINGS
+    )
     scale = np.linspace(1.0, 2.0, MACHINES)[:, None]
     return workload, mapping, on_device(jax.tree.map(lambda x: np.asarray(x) * scale, machine))
 
@@ -141,13 +154,18 @@ def main() -> None:
         parser.error("--runs: got fewer than 15; a median of so few says little")
 
     cases: list[tuple[str, tuple[Any, Any, Any], str, int]] = []
-    for strategy in (*STRATEGIES, TILE):
-        label = "-".join([strategy[0], *(v for _, v in strategy[1])])
-        for preset in ("default", "comet-program"):
-            cases.append((f"{label} {preset}", prepared(strategy, BATCH), preset, BATCH))
-    cases.append(
-        (f"fused-gemm-distsm default, {MACHINES} machines", grid(), "default", MACHINES * MAPPINGS)
-    )
+    for label, workload in WORKLOADS.items():
+        for strategy in strategies.available(workload.name):
+            given = prepared(workload, strategy.name, {}, BATCH)
+            cases.append((f"{label} {strategy.name} default", given, "default", BATCH))
+    for strategy in strategies.available("gemm-softmax"):
+        given = prepared(WORKLOADS["gemm-softmax"], strategy.name, {}, BATCH)
+        cases.append((f"gemm-softmax {strategy.name} comet-program", given, "comet-program", BATCH))
+    tile = prepared(WORKLOADS["gemm-softmax"], "fused-gemm-distsm", {"reduce": "tile"}, BATCH)
+    for preset in ("default", "comet-program"):
+        cases.append((f"gemm-softmax fused-gemm-distsm tile {preset}", tile, preset, BATCH))
+    several = f"gemm-softmax fused-gemm-distsm default, {MACHINES} machines"
+    cases.append((several, grid(), "default", MACHINES * MAPPINGS))
 
     results: list[dict[str, Any]] = []
     per_second = 1.0
@@ -156,7 +174,7 @@ def main() -> None:
         if index == middle:
             scalar = baseline(options.runs)
             per_second = BASELINE_ROWS / statistics.median(scalar)
-            print(f"{'scalar reference, plain Python':46s} {per_second:12,.0f} evaluations/s")
+            print(f"{'scalar reference, plain Python':56s} {per_second:12,.0f} evaluations/s")
             results.append(
                 {"case": "scalar reference", "evaluations": BASELINE_ROWS, "samples_s": scalar}
             )
@@ -167,7 +185,7 @@ def main() -> None:
             assert jitted(*given).latency_cycles.dtype == np.float64
             inner = seconds(lambda: jitted(*given), options.runs)  # noqa: B023
         rates = [count / statistics.median(s) / 1e6 for s in (public, inner)]
-        print(f"{label:46s} {rates[0]:8.2f} million/s   {rates[1]:8.2f} million/s inside jit")
+        print(f"{label:56s} {rates[0]:8.2f} million/s   {rates[1]:8.2f} million/s inside jit")
         results.append(
             {"case": label, "way": "evaluate_totals", "evaluations": count, "samples_s": public}
         )

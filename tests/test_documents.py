@@ -1,5 +1,6 @@
 """What README and docs show is what comes out: Python and commands run, figures in text hold."""
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -8,15 +9,22 @@ import pytest
 from typer.testing import CliRunner
 
 from jaxcomet.cli.main import app
+from jaxcomet.cost.conventions import RULES, allowed
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [
-    ROOT / "README.md",
-    *(
-        ROOT / "docs" / f"{name}.md"
-        for name in ("equations", "strategies", "machines", "collectives")
-    ),
-]
+NAMES = (
+    "equations",
+    "strategies",
+    "machines",
+    "collectives",
+    "gemm",
+    "gemm-softmax",
+    "gemm-layernorm",
+    "attention",
+    "legality",
+)
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
+ALL = [*PAGES, *(p for p in sorted((ROOT / "docs").glob("*.md")) if p not in PAGES)]
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -28,12 +36,26 @@ def _commands() -> list[str]:
     return [line for line in lines if line.startswith("jaxcomet ")]
 
 
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_python_of_a_page_runs(page: Path):
     blocks = _blocks(page, "python")
     assert blocks, f"{page.name} shows no Python"
+    scope: dict = {}  # the blocks of a page continue each other
     for block in blocks:
-        exec(compile(block, f"{page.name}", "exec"), {})
+        exec(compile(block, f"{page.name}", "exec"), scope)
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda p: p.name)
+def test_links_and_pictures_of_a_page_exist(page: Path):
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    for target in re.findall(r"\]\(([^)#]+?)\)", text):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+    for name in re.findall(r"docs/[\w-]+\.md", text):
+        assert (ROOT / name).exists(), name
 
 
 def test_the_worked_example_comes_out_as_written():
@@ -41,9 +63,68 @@ def test_the_worked_example_comes_out_as_written():
     scope: dict = {}
     exec(compile(_blocks(page, "python")[0], page.name, "exec"), scope)
     cost = scope["evaluate"](scope["op"], scope["mapping"], scope["edge"])
-    text = " ".join(page.read_text().split())
+    text = _words(page.read_text())
     assert f"= {cost.latency_cycles:,.0f} cycles.**" in text
     assert f"**In all {cost.energy_pj:,.3f} pJ.**" in text
+
+
+def test_what_a_strategy_of_ones_own_prints_is_as_written(capsys: pytest.CaptureFixture):
+    page = ROOT / "docs" / "strategies.md"
+    scope: dict = {}
+    for block in _blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), scope)
+    printed = capsys.readouterr().out
+    text = re.sub(r"^    ", "", page.read_text(), flags=re.M)
+    first, last = printed.split("\n")[:6], printed.rstrip().split("\n")[-2:]
+    assert "\n".join(first) in text
+    assert "\n".join(last) in text
+
+
+def test_the_trees_of_gemm_softmax_are_as_drawn():
+    page = ROOT / "docs" / "gemm-softmax.md"
+    scope: dict = {}
+    for block in _blocks(page, "python"):
+        exec(compile(block, page.name, "exec"), scope)
+    text = re.sub(r"^    ", "", page.read_text(), flags=re.M)
+    assert scope["tree"] in text
+    assert scope["other_tree"] in text
+
+
+def test_every_convention_stands_in_its_page_with_all_values():
+    text = _words((ROOT / "docs" / "conventions.md").read_text())
+    for option in RULES:
+        values = ", ".join(f"`{v}`" for v in allowed(option))
+        assert f"`{option}`: {values}" in text, option
+
+
+def test_every_equation_number_that_a_page_or_docstring_names_exists():
+    text = (ROOT / "docs" / "equations.md").read_text()
+    sections = set(re.findall(r"^###? ([\d.]+) ", text, flags=re.M))
+    sources = [p for p in ROOT.glob("*/**/*.py") if "jaxcomet" in p.parts or "optimize" in p.parts]
+    for page in [*ALL, *sources]:
+        for named in re.findall(r"docs/equations\.md`?, (\d(?:\.\d)?)", page.read_text()):
+            assert named in sections, f"{page.name}: {named}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", ["gemm", "gemm-softmax", "gemm-layernorm", "attention"])
+def test_the_table_beside_a_figure_is_what_the_search_finds(operation: str):
+    script = ROOT / "docs" / "figures" / "operations.py"
+    spec = importlib.util.spec_from_file_location("operations_figures", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.best(module.PICTURES[operation])
+    page = (ROOT / "docs" / f"{operation}.md").read_text()
+    baseline = next(iter(found.values())).cost.latency_cycles
+    for label, result in found.items():
+        cost = result.cost
+        speedup = f"{baseline / cost.latency_cycles:.2f}"
+        row = f"| {cost.latency_cycles:,.0f} | {speedup} |"
+        if operation != "gemm":
+            row += f" {cost.energy_pj / 1e6:,.1f} | {cost.root_traffic_bytes:,.0f} |"
+        assert row in page, label
 
 
 @pytest.mark.slow

@@ -84,13 +84,15 @@ def compare(
     if sizes or machine is not None:
         missing = flags.missing(entry, sizes)
         if missing:
-            instead = (
-                f", or none of them and no --machine for the {len(SHAPES[workload])} shapes of "
-                f"{workload} on their machines"
-            )
+            instead = ""
+            if workload in SHAPES:
+                instead = (
+                    f", or none of them and no --machine for the {len(SHAPES[workload])} shapes "
+                    f"of {workload} on their machines"
+                )
             raise InputError(
                 f"{', '.join(map(flags.flag, missing))}: missing; expected "
-                f"{flags.listed(entry.required)}{instead if workload in SHAPES else ''}"
+                f"{flags.listed(entry.required)}{instead}"
             )
         words.load_machine(machine, overrides or ())  # says which there are if none is named
         one = {**common, "sizes": sizes, "workload_options": variant, "machine": machine}
@@ -102,7 +104,8 @@ def compare(
     else:
         raise InputError(
             f"{', '.join(map(flags.flag, entry.required))}: missing; {workload} has no shapes to "
-            f"compare without sizes, as {' and '.join(SHAPES)} have; name sizes and --machine"
+            f"compare without sizes (those that have: {', '.join(SHAPES)}); name sizes and a "
+            "machine"
         )
 
 

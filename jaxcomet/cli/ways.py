@@ -33,12 +33,16 @@ def candidates(workload: str, options: dict[str, str]) -> Candidates:
     default.
 
     Raises:
-      MappingError: a value that a strategy does not know.
+      MappingError: a value that no strategy has which has the option.
     """
+    available = strategies.available(workload)
+    for name, value in options.items():
+        owners = [s for s in available if name in s.options]
+        if owners and all(value not in s.options[name] for s in owners):
+            owners[0].chosen({name: value})  # says which values there are
     found = []
-    for strategy in strategies.available(workload):
+    for strategy in available:
         own = {n: v for n, v in options.items() if n in strategy.options}
-        strategy.chosen(own)
         free = [n for n in TRIED if n in strategy.options and n not in own]
         values = itertools.product(*(strategy.options[n] for n in free))
         found.append((strategy, tuple({**dict(zip(free, v, strict=True)), **own} for v in values)))

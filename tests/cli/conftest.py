@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-
 from jaxcomet.cli.main import app
 
 Cli = Callable[..., Any]

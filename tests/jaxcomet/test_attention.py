@@ -379,6 +379,32 @@ def test_flash_needs_no_room_for_whole_rows():
     assert "S 262,144 x 1 B" in reason  # 64 rows of 4,096 scores
 
 
+def test_flash_holds_its_running_values_in_all_of_its_loop():
+    m, n, blocks = 64, 64, 4
+    workload = attention(1, 1, m, n, D, vector_bits=8, fused_exp=True)
+    cost = _cost(workload, "flash", _flash_factors(1, m, n, 1, blocks))
+    (chip,) = (o for o in cost.occupancy if o.memory == "glb")
+    held = {
+        name: {h.tensor: float(h.total_bytes) for h in moment}
+        for name, moment in zip(chip.operations, chip.moments, strict=True)
+    }
+    block = n // blocks
+    streams = {"Q": m * D, "KT": D * block, "V": block * D, "O": m * D}
+    running = {"D": m, "G": m, "U": m * D}  # maximum, sum and result so far
+    for name in held:
+        if name != "normalize":
+            assert held[name].items() >= {**streams, **running}.items(), name
+    assert held["scores"] == {**streams, **running, "S": m * block}
+    assert held["values"] == {**streams, **running, "F": m * block}
+    assert held["normalize"] == {**streams, "G": m, "U": m * D}
+    # the correction W, the block's sum Y and the scaled sum Z are there for a while
+    summed = {**streams, **running, "F": m * block, "W": m, "Y": m, "Z": m}
+    assert held["add_sum"] == summed
+    # fullest where the powers F are made of the scores S
+    assert held["exp"] == {**streams, **running, "S": m * block, "F": m * block}
+    assert chip.needed_bytes == sum(held["exp"].values())
+
+
 # -- ring attention --------------------------------------------------------------------------------
 
 

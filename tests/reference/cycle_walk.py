@@ -16,13 +16,15 @@ How the text was read where it leaves a choice:
 * (4.2) A read-back is active where a fill of the result's tile would be, with the share of all the
   node's moves, over the whole run, that continue a partial result. It loses to the same "taken" as
   the result's own move. Operands come from "there too" if the node moves any.
+* A result that an operation also reads (a running value) is filled and drained.
+* (4.2), (1.1d) A reduce, like an all-reduce, leaves one copy to be drained.
 * (4.1e) A run reads back if its first tile moves and has gone up before.
 * A tensor that several operations below a node move through the same two memories moves once, with
   the tile of the first of them.
 
 Not described there, or not written out here yet, and refused (`refusal`): all-to-all and permute,
-algorithms of collectives other than ``mesh``, loops that skip what is masked, tiles that rotate, parallel groups,
-engines without weight registers.
+algorithms of collectives other than ``mesh``, loops that skip what is masked, tiles that rotate,
+parallel groups, engines without weight registers.
 """
 
 import itertools

@@ -166,12 +166,15 @@ def _call(state: _State, compute: Compute, frames: tuple[_Frame, ...]) -> None:
     operation = state.workload.operation(compute.operation)
     engine, buffers = _engine(machine, operation)
     homes = dict(state.mapping.homes)
-    for tensor in (*operation.inputs, operation.output):
+    # a result that the operation also reads (a running value) comes down and goes up
+    for place, tensor in enumerate((*operation.inputs, operation.output)):
+        drain = place == len(operation.inputs)
         path = machine.path(buffers[tensor])
         home = machine.level_index(machine.memories[homes.get(tensor, path[0])].level)
         for level in range(home, len(machine.levels)):
             child = path[level + 1] if level + 1 < len(path) else engine
-            _boundary(state, compute, operation, tensor, frames, level, home, path[level], child)
+            ends = (path[level], child)
+            _boundary(state, compute, operation, tensor, drain, frames, level, home, *ends)
 
 
 def _boundary(
@@ -179,6 +182,7 @@ def _boundary(
     compute: Compute,
     operation: Operation,
     tensor: str,
+    drain: bool,
     frames: tuple[_Frame, ...],
     level: int,
     home: int,
@@ -216,7 +220,6 @@ def _boundary(
             elif home > 0 and f.level < home:
                 identity.append(index)
 
-    drain = tensor == operation.output
     direction = "drain" if drain else "fill"
     place = (id(owner), tensor, direction, tuple(child_unit), compute if to_engine else None)
     if state.resident.get(place) == tuple(identity):
@@ -253,14 +256,15 @@ def _boundary(
 
 
 def _reduced(node: Node, tensor: str, memory: str) -> bool:
-    """Whether an all-reduce below the node makes the tensor equal in the units of a memory."""
+    """Whether a collective below the node combines the tensor of the units of a memory."""
     match node:
         case Temporal() | Spatial():
             return _reduced(node.body, tensor, memory)
         case Group():
             return any(_reduced(c, tensor, memory) for c in node.children)
         case Collective():
-            return (node.kind, node.tensor, node.memory) == ("all_reduce", tensor, memory)
+            combines = node.kind in ("all_reduce", "reduce")
+            return combines and (node.tensor, node.memory) == (tensor, memory)
         case Compute():
             return False
 

@@ -134,7 +134,7 @@ MESH_KINDS = (
     "reduce_scatter",
     "all_reduce",
 )
-"""Those that `collective` prices: without all-to-all and permute, which depend on who sends whom."""
+"""Those that `collective` prices. In all-to-all and permute it counts who sends to whom."""
 
 # -- collectives (3) ---------------------------------------------------------------------------
 

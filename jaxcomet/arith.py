@@ -57,16 +57,26 @@ def _as_float(x: Number) -> jax.Array:
     return jnp.asarray(x, dtype=jnp.result_type(float))
 
 
-def ceil(x: Number) -> Number:
+def ceil(x: Number, *, scale: Number | None = None) -> Number:
     """Smallest whole number >= x (x >= 0).
 
     A quotient within rounding of a whole number is snapped to it.
 
+    Args:
+      x: the number.
+      scale: where x is a difference of larger numbers, their size: what cancels leaves their
+        rounding behind.
+
     Gradient: that of x (straight-through), because the true derivative, 0, says nothing.
     """
-    if isinstance(x, float):
-        return float(math.ceil(x * (1.0 - _SNAP)))
-    return _ceil(_as_float(x))
+    if isinstance(x, float) and (scale is None or isinstance(scale, float)):
+        off = 0.0 if scale is None else 2.0 * _SNAP * scale
+        return float(max(0, math.ceil(x * (1.0 - _SNAP) - off)))
+    value = _as_float(x)
+    if scale is None:
+        return _ceil(value)
+    off = jax.lax.stop_gradient(2.0 * _snap(value) * _as_float(scale))
+    return jnp.maximum(_ceil(value - off), 0.0)
 
 
 def floor(x: Number) -> Number:

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+import jax
 import numpy as np
 
-from jaxcomet.cost import Cost, evaluate, evaluate_totals
+from jaxcomet.cost import Cost, evaluate_totals
 from jaxcomet.cost.conventions import DEFAULT, Conventions
+from jaxcomet.cost.evaluate import cost_of
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping
 from jaxcomet.optimize.space import Axis, Space, spaces
@@ -223,7 +225,9 @@ def enumerate_mappings(
         chosen |= {n: float(v[0]) for n, v in space.factors(np.array([found.index])).items()}
         searched.append(Searched(size=whole, evaluated=space.size, feasible=found.feasible))
     mapping = strategy.build(workload, machine, chosen, loop_orders=loop_orders, **options)
-    cost = evaluate(workload, mapping, machine, conventions=conventions)
+    # unlike `evaluate`, which refuses it, this prices what is nearest to fitting though illegal
+    floats = jax.tree.map(float, (workload, mapping, machine))
+    cost = cost_of(*floats, conventions)
     return Best(
         strategy=label,
         mapping=mapping,

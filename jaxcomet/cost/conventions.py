@@ -46,6 +46,7 @@ class Conventions:
     # -- engines
     weight_load: Literal["exposed", "hidden"] = "exposed"
     array_skew: Literal["counted", "ignored"] = "counted"
+    weight_folds: Literal["reloaded", "kept"] = "reloaded"
     vector_pipeline: Literal["filled", "ignored"] = "filled"
     # -- collectives
     collective_staging: Literal["pipelined", "serial"] = "pipelined"
@@ -160,6 +161,10 @@ _TEXTS: dict[str, dict[str, str]] = {
             "A systolic array fills and drains along its diagonals; ignored: one row a cycle from "
             "the start."
         ),
+        "weight_folds": (
+            "An engine call of several folds leaves only the weights of the last one in the "
+            "array, so the next call loads them all again; kept: it finds them all."
+        ),
         "vector_pipeline": "Each run of a vector operation fills the pipeline once; ignored: no.",
     },
     "collectives": {
@@ -251,6 +256,7 @@ COMET_PROGRAM = Conventions(
     partial_sums="written",
     row_partials="free",
     partial_reductions="free",
+    weight_folds="kept",
     vector_pipeline="ignored",
     collective_staging="serial",
     all_reduce_memory="squared",

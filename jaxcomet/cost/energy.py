@@ -125,7 +125,7 @@ def _program_elements(
 
     At a middle level each step, elsewhere each move of the node itself.
     """
-    steps, local, _ = placement.transitions(move.tensor, list(reversed(move.node.loops)))
+    steps, local, _ = placement.moves_in(move, list(reversed(move.node.loops)))
     level = placement.machine.level_index(move.node.level)
     runs = product([placement.steps(x) for x in placement.nest_above(move.above)])
     count = steps if 0 < level < len(placement.machine.levels) - 1 else local

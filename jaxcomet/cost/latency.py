@@ -78,6 +78,7 @@ class _Time:
     parts: dict[Part, Number] = field(default_factory=dict)
     saved_parts: dict[str, dict[Part, Number]] = field(default_factory=dict)
     stages: "list[_Time] | None" = None
+    binding: str = "sequential"
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,7 @@ class _Walk:
             # what a resident tile saves of one sibling is not what it saves of the longest
             total.savings, total.saved_parts = {}, {}
         total.stages = times if node.binding != "sequential" else None
+        total.binding = node.binding
         return total
 
     def _temporal(self, node: Temporal, above: tuple[Node, ...]) -> _Time:
@@ -319,7 +321,8 @@ class _Walk:
             _add(parts, key, repeats * value)
         steady = ceil(repeats * (slowest + conflict))
         waits = steady - repeats * slowest  # the conflict, and what rounding to whole cycles adds
-        _add(parts, ("CF", self.placement.machine.levels[level].name, "pipeline"), waits)
+        what = "pipeline" if child.binding == "pipelined" else child.binding
+        _add(parts, ("CF", self.placement.machine.levels[level].name, what), waits)
         return _Steps(first, slowest + conflict, first + steady, parts)
 
     def _ramps(
@@ -328,6 +331,7 @@ class _Walk:
         """First fills, last drains, and what a resident tensor saves of them."""
         rules = self.placement.conventions
         sides: dict[str, dict[str, dict[str, Number]]] = {"fill": {}, "drain": {}}
+        held = {m.tensor: self.placement.kept(m) for m, _ in timed if m.to_engine}
         for m, t in timed:
             value = t.cycles
             if m.drain_rule == "last-step":
@@ -353,7 +357,8 @@ class _Walk:
                         gain = select(sums[name] >= longest, value, 0.0)
                     else:
                         gain = totals[-1] - maximum(sums[name] - value, *others)
-                    _add(saved, tensor, gain)
+                    kept = held.get(tensor, 1.0)
+                    _add(saved, tensor, product([gain, kept]))
         return totals[0], totals[1], saved
 
     def _refills(self, timed: list[tuple[Move, MoveTime]]) -> Number:
@@ -442,8 +447,8 @@ class _Walk:
             stall = steps * step_stall([(d, 1.0) for d in demands], window[1])
         else:
             stall = stall_cycles(demands, steps, window[0], window[1])
-        if rules.step_share == "exact":
-            stall = ceil(stall)
+        if rules.step_share == "exact" and not (isinstance(stall, float) and stall == 0.0):
+            stall = ceil(stall, scale=steps * maximum(window[0], window[1]))
         return dependent, stall
 
     def _taken(self, move: Move, child: _Time) -> Number:

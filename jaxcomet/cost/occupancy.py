@@ -248,7 +248,8 @@ def _by_life(
                 users = [s for s in stage if tensor in s.operation.inputs]
                 end = max((order[s.operation.name] for s in users), default=index)
                 start, end = _span(placement, stage, tensor, index, end)
-                if tensor in overwrites.values() and end > start:
+                taken_by = [r for r, t in overwrites.items() if t == tensor]
+                if taken_by and placement.home_level(taken_by[0]) == level and end > start:
                     end -= 1
                 widest = max([size, *(_bits(placement, s, tensor, level) / 8.0 for s in users)])
                 kept = [_kept_tile(placement, site, s, tensor, level) for s in users] or [step]
@@ -274,15 +275,9 @@ def _span(
     placement: Placement, stage: tuple[Site, ...], tensor: str, start: int, end: int
 ) -> tuple[int, int]:
     """Operations during which a value is held; a running value is, in all of its loop."""
-    makers = [i for i, s in enumerate(stage) if s.operation.output == tensor]
-    running = [
-        i
-        for i, s in enumerate(stage)
-        if tensor in s.operation.inputs and s.operation.carried and i <= max(makers, default=-1)
-    ]
-    if not running:
+    if not _is_running(stage, tensor):
         return start, end
-    site = stage[makers[0]]
+    site = next(s for s in stage if s.operation.output == tensor)
     carrying = [
         a
         for a in site.above
@@ -295,6 +290,15 @@ def _span(
     return min(start, *positions), max(end, *positions)
 
 
+def _is_running(stage: tuple[Site, ...], tensor: str) -> bool:
+    """Whether a value of the block before is read: by its maker, or by an operation before it."""
+    makers = [i for i, s in enumerate(stage) if s.operation.output == tensor]
+    return any(
+        tensor in s.operation.inputs and s.operation.carried
+        for s in stage[: max(makers, default=-1) + 1]
+    )
+
+
 def _overwrites(placement: Placement, stage: tuple[Site, ...], level: int) -> dict[str, str]:
     """Results that take the place of an operand that nobody reads later: result -> operand."""
     if placement.conventions.in_place == "never":
@@ -304,12 +308,16 @@ def _overwrites(placement: Placement, stage: tuple[Site, ...], level: int) -> di
         op = site.operation
         if op.kind != "map" or placement.home_level(op.output) not in (0, level):
             continue
+        if _is_running(stage, op.output):
+            continue
         dims = placement.workload.tensor(op.output).dims
         for tensor in op.inputs:
             later = any(tensor in s.operation.inputs for s in stage[index + 1 :])
             same = placement.workload.tensor(tensor).dims == dims
             makers = [s for s in stage if s.operation.output == tensor]
             if later or not same or not makers or placement.home_level(tensor) != level:
+                continue
+            if _is_running(stage, tensor):
                 continue
             if all(m.operation.bits >= op.bits for m in makers) and tensor not in found.values():
                 found[op.output] = tensor

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from jaxcomet.arith import Number, at_least_two, ceil, per, product, refetch, reuse
+from jaxcomet.arith import Number, at_least_two, ceil, is_one, per, product, refetch, reuse
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.masking import mean_steps
 from jaxcomet.hardware.machine import Machine, MatrixEngine, Memory, VectorEngine
@@ -226,12 +226,13 @@ class Placement:
         found: dict[tuple[str, Direction, str], Move] = {}
         for site in sites:
             op = site.operation
-            for tensor in (*op.inputs, op.output):
-                direction: Direction = "drain" if tensor == op.output else "fill"
+            ways: list[tuple[str, Direction]] = [(t, "fill") for t in op.inputs]
+            for tensor, direction in (*ways, (op.output, "drain")):
                 home = self.home_level(tensor)
                 rule = None
                 if home > level:
-                    rule = self.drain_rule(site, tensor, level, home)
+                    if direction == "drain":
+                        rule = self.drain_rule(site, tensor, level, home)
                     if rule is None:
                         continue
                 path = self.machine.path(self.buffer(op, tensor))
@@ -349,16 +350,27 @@ class Placement:
 
     def transitions(self, tensor: str, loops: Sequence[Loop]) -> tuple[Number, Number, Number]:
         """(steps, moves, reuse) of a tile in loops given innermost first; steps = moves x reuse."""
-        nest = [(self.steps(x), self.relevant(tensor, x)) for x in loops]
-        steps = product([n for n, _ in nest])
+        nest = self._nest(tensor, loops)
+        steps = product([self.steps(x) for x in loops])
         if not any(relevant for _, relevant in nest):
             return steps, 1.0, steps
         moves = product([self.distinct_tiles(tensor, loops), refetch(nest)])
         return steps, moves, reuse(nest)
 
+    def _nest(self, tensor: str, loops: Sequence[Loop]) -> list[tuple[Number, bool]]:
+        """(steps, whether the tensor depends on the loop) of loops.
+
+        Of a loop that it depends on, only whether there are several steps matters: masked ones
+        count.
+        """
+        return [
+            (self.count(x.factors), True) if self.relevant(tensor, x) else (self.steps(x), False)
+            for x in loops
+        ]
+
     def refetch(self, tensor: str, loops: Sequence[Loop]) -> Number:
         """How often each distinct tile of a tensor moves in loops given innermost first."""
-        return refetch([(self.steps(x), self.relevant(tensor, x)) for x in loops])
+        return refetch(self._nest(tensor, loops))
 
     def delivered_again(self, move: Move) -> bool:
         """Whether an engine without weight registers reads its weights for every streamed row."""
@@ -370,17 +382,45 @@ class Placement:
             and move.tensor == move.site.operation.inputs[1]
         )
 
-    def kept(self, move: Move) -> bool:
-        """Whether a tile that the next step needs again is still there.
+    def kept(self, move: Move) -> Number:
+        """1 where a tile that the next step needs again is still there, 0 where it is not.
 
         Memories keep it, and so do systolic arrays; a broadcast array keeps weights if it has
-        registers for them, and nothing else.
+        registers for them, and nothing else. Of a call of several folds, an array has the weights
+        of the last one only.
         """
         engine = self.machine.engines.get(move.child)
         if not isinstance(engine, MatrixEngine):
-            return True
-        weights = move.direction == "fill" and move.tensor == move.site.operation.inputs[1]
-        return engine.weight_registers if weights else engine.array == "systolic"
+            return 1.0
+        if move.direction == "fill" and move.tensor == move.site.operation.inputs[1]:
+            if not engine.weight_registers:
+                return 0.0
+            if self.conventions.weight_folds == "kept":
+                return 1.0
+            return is_one(product(list(self._folds(move.site, engine))))
+        return 1.0 if engine.array == "systolic" else 0.0
+
+    def _folds(self, site: Site, engine: MatrixEngine) -> tuple[Number, Number]:
+        """Folds of one engine call: along the contracted dimension, along the columns."""
+        op, workload = site.operation, self.workload
+        left, right = (workload.tensor(t).dims for t in op.inputs)
+        out = workload.tensor(op.output).dims
+        contracted = [x for x in site.compute.tile if x.dim in left and x.dim not in out]
+        columns = [x for x in site.compute.tile if x.dim in right and x.dim not in left]
+        return (
+            ceil(
+                per(
+                    product([self.steps(x) for x in contracted]),
+                    engine.grid_rows * engine.array_rows,
+                )
+            ),
+            ceil(
+                per(
+                    product([self.steps(x) for x in columns]),
+                    engine.grid_columns * engine.array_columns,
+                )
+            ),
+        )
 
     def passes(self, move: Move) -> Number:
         """How often a tile passes between a buffer and a broadcast array in one engine call.
@@ -391,26 +431,22 @@ class Placement:
         engine = self.machine.engines.get(move.child)
         if not isinstance(engine, MatrixEngine) or engine.array == "systolic":
             return 1.0
-        op, workload = move.site.operation, self.workload
-        left, right = (workload.tensor(t).dims for t in op.inputs)
-        out = workload.tensor(op.output).dims
+        contracted, columns = self._folds(move.site, engine)
         if move.direction == "drain":
-            dims = [d for d in workload.iteration_dims(op) if d not in out]
-            width = engine.grid_rows * engine.array_rows
-        elif move.tensor == op.inputs[0]:
-            dims = [d for d in right if d in out and d not in left]
-            width = engine.grid_columns * engine.array_columns
-        else:
-            return 1.0
-        extent = product([self.steps(x) for x in move.site.compute.tile if x.dim in dims])
-        return ceil(per(extent, width))
+            return contracted
+        return columns if move.tensor == move.site.operation.inputs[0] else 1.0
 
     def moves_in(self, move: Move, loops: Sequence[Loop]) -> tuple[Number, Number, Number]:
         """(steps, moves, reuse) of a move in the loops of its node, innermost first."""
-        if not self.kept(move):
+        kept = self.kept(move)
+        if isinstance(kept, float) and kept == 0.0:
             steps = product([self.steps(x) for x in loops])
             return steps, steps, 1.0
-        return self.transitions(move.tensor, loops)
+        steps, moves, factor = self.transitions(move.tensor, loops)
+        if isinstance(kept, float) or (isinstance(factor, float) and factor == 1.0):
+            return steps, moves, factor
+        moves = steps - kept * (steps - moves)
+        return steps, moves, steps / moves
 
     def elements_moved(self, move: Move) -> tuple[Number, Number]:
         """(elements that move over the whole run, how often each distinct one does).
@@ -427,15 +463,16 @@ class Placement:
         inner, outer = self._loops_by_home(move)
         dims = self.workload.tensor(move.tensor).dims
         share = self.visited(dims, [*inner, *outer])
-        return product([elements, again, replicas, share]), again
+        return product([elements, again, replicas, share]), product([again, share])
 
     def whole_run(self, move: Move) -> tuple[Number, Number]:
         """(moves over the whole run, moves of each distinct tile)."""
         inner, outer = self._loops_by_home(move)
-        if self.kept(move):
-            again = self.refetch(move.tensor, inner)
-        else:
-            again = product([self.steps(x) for x in inner if not self.relevant(move.tensor, x)])
+        kept = self.kept(move)
+        again = self.refetch(move.tensor, inner)
+        if not (isinstance(kept, float) and kept == 1.0):
+            each = product([self.steps(x) for x in inner if not self.relevant(move.tensor, x)])
+            again = each - kept * (each - again)
         again = product([again, self.passes(move)])
         repeats = [self.steps(x) for x in outer if not self.relevant(move.tensor, x)]
         refetch = product([again, *repeats])
@@ -444,11 +481,11 @@ class Placement:
     def continued_runs(self, move: Move) -> Number:
         """Runs of a move's node that begin with a result that an earlier run left unfinished."""
         inner, outer = self._loops_by_home(move)
-        nest = [(self.steps(x), self.relevant(move.tensor, x)) for x in inner]
+        nest = self._nest(move.tensor, inner)
         own = len(move.node.loops)
         kept = reuse(nest, beyond=own)
-        new = product([kept, self.distinct_tiles(move.tensor, [*inner[own:], *outer])])
-        return product([self.steps(x) for x in self.nest_above(move.above)]) - new
+        runs = product([self.steps(x) for x in self.nest_above(move.above)])
+        return runs / kept - self.distinct_tiles(move.tensor, [*inner[own:], *outer])
 
     def _loops_by_home(self, move: Move) -> tuple[list[Loop], list[Loop]]:
         """Loops around a move at its tensor's home or below, and those above, innermost first."""

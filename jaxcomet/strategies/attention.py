@@ -117,11 +117,7 @@ def _values(nest: Nest, values: Operation) -> tuple[Node, ...]:
 
 def _reduce(nest: Nest, tensor: str, level: int) -> Collective:
     """Sums partial results of the units of a level into one of them."""
-    part = (
-        Loop("M", nest.below("M", min(1, nest.last - 1))),
-        Loop("L", nest.below("L", 0)),
-    )
-    return nest.combine("reduce", tensor, "add", level, part=part)
+    return nest.combine("reduce", tensor, "add", level)
 
 
 _ONLINE = ("online-softmax",)
@@ -192,10 +188,7 @@ def _last_step(nest: Nest, form: CompoundOp, normalize: Operation) -> tuple[Node
     if not levels:
         branch = nest.loop(nest.down(normalize, min(1, nest.last)))
         return (nest.over_units(1, branch[0] if len(branch) == 1 else Group(branch)),)
-    sums: list[Node] = []
-    for level in levels:
-        sums.append(nest.combine("reduce", total, "add", level))
-        sums.append(_reduce(nest, result, level))
+    sums: list[Node] = [nest.combine_all("reduce", t, "add") for t in (total, result)]
     # what is not spread by keys stays where it is; of the units along the keys, one holds the sums
     others = dataclasses.replace(nest, spread=tuple(d for d in nest.spread if d != "N"))
     inside = (*sums, *others.down(normalize, min(1, nest.last)))

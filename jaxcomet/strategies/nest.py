@@ -156,15 +156,18 @@ class Nest:
         )
         return (*steps, self.call(dim))
 
-    def inside(self, dim: str) -> tuple[str, ...]:
-        """All factors of a dimension below the outermost level, those over units included."""
-        spatial = tuple(
+    def over(self, dim: str, level: int) -> tuple[str, ...]:
+        """Factors of a dimension over the units of all levels below a level."""
+        return tuple(
             f
-            for i in range(1, self.last + 1)
+            for i in range(level + 1, self.last + 1)
             if dim in self.dims_at(i)
             for f in self.spatial_factors(dim, i)
         )
-        return (*spatial, *self.below(dim, 0))
+
+    def inside(self, dim: str) -> tuple[str, ...]:
+        """All factors of a dimension below the outermost level, those over units included."""
+        return (*self.over(dim, 0), *self.below(dim, 0))
 
     # -- nodes -----------------------------------------------------------------------------------
 
@@ -286,14 +289,8 @@ class Nest:
         algorithm = self.algorithm
         if kind != "all_reduce" and algorithm != "auto":
             algorithm = "mesh"
-        above = min(max(level - 1, 1), self.last - 1)
         if part is None:
-            dims = self.workload.tensor(tensor).dims
-            part = tuple(
-                Loop(d, self.below(d, above if d == self.row else 0))
-                for d in dims
-                if d not in self.batch
-            )
+            part = self.part(tensor, level)
         return Collective(
             kind,
             tensor,
@@ -306,6 +303,32 @@ class Nest:
             algorithm,
         )
 
+    def part(self, tensor: str, level: int) -> tuple[Loop, ...]:
+        """What a memory of a level holds of a tensor during one step of the level above it."""
+        above = min(max(level - 1, 1), self.last - 1)
+        found: list[Loop] = []
+        for d in self.workload.tensor(tensor).dims:
+            steps = () if d in self.batch else self.below(d, above if d == self.row else 0)
+            factors = (*self.over(d, level), *steps)
+            if factors:
+                found.append(Loop(d, factors))
+        return tuple(found)
+
+    def combine_all(self, kind: CollectiveKind, tensor: str, function: str) -> Collective:
+        """A collective between all cores along the columns' factors, held in the buffers."""
+        levels = [i for i in range(1, self.last + 1) if self.column in self.dims_at(i)]
+        names = [self.spatial_factors(self.column, i) for i in levels]
+        return Collective(
+            kind,
+            tensor,
+            self.buffer,
+            tuple(x for x, _ in names),
+            tuple(y for _, y in names),
+            self.part(tensor, self.last),
+            function,
+            algorithm="auto" if self.algorithm == "auto" else "mesh",
+        )
+
     def hierarchical(self, tensor: str, function: str) -> Collective:
         """One all-reduce over all levels, held in the buffers."""
         levels = [i for i in range(self.last, 0, -1) if self.column in self.dims_at(i)]
@@ -315,7 +338,7 @@ class Nest:
             Ranks(self.memory(i), *((name,) for name in self.spatial_factors(self.column, i)))
             for i in further
         )
-        part = (Loop(self.row, self.below(self.row, self.last - 1)),)
+        part = self.part(tensor, first)
         return Collective(
             "all_reduce",
             tensor,

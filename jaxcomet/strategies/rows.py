@@ -12,7 +12,7 @@ differ in what is fused and where the normalization runs:
   released.
 
 Nothing here knows a softmax from a LayerNorm: what is reduced is read off the operations.
-docs/strategies.md gives each tree with the reason for every choice.
+docs/gemm-softmax.md and docs/gemm-layernorm.md give each tree with the reason for every choice.
 """
 
 import dataclasses
@@ -82,7 +82,13 @@ def vector_stage(nest: Nest, operation: Operation) -> Node:
         across = nest.combine("all_reduce", operation.output, operation.function, 1)
         inside += nest.loop((across,))
     body = nest.over_units(1, inside[0] if len(inside) == 1 else Group(tuple(inside)))
-    return Temporal(nest.levels[0], outer_loops(nest, nest.row), body)
+    # columns innermost, so that a row result stays until it is whole
+    dims = [d for d in nest.workload.iteration_dims(operation) if d not in nest.batch]
+    return Temporal(nest.levels[0], outer_loops(nest, nest.row, *_columns(nest, dims)), body)
+
+
+def _columns(nest: Nest, dims: Sequence[str]) -> tuple[str, ...]:
+    return tuple(d for d in dims if d != nest.row)
 
 
 def unfused_vector(nest: Nest, rows: Nest, operations: Sequence[Operation]) -> list[Node]:
@@ -102,7 +108,10 @@ def dist_branches(
     homes = {o.output: nest.buffer for o in operations if nest.workload.is_intermediate(o.output)}
     reductions = [o for o in operations if nest.reduces(o)]
     for o in reductions:
-        homes[o.output] = nest.buffer if nest.algorithm == "hierarchical" else nest.memory(1)
+        homes[o.output] = nest.memory(1)
+        if nest.algorithm == "hierarchical":
+            spread = [i for i in range(1, nest.last + 1) if nest.reduces_at(o, i)]
+            homes[o.output] = nest.memory(spread[-1])
 
     def nodes(several: Sequence[Operation]) -> list[Node]:
         found: list[Node] = []

@@ -230,6 +230,8 @@ def _sample() -> tuple[Sampled, ...]:
     every = fused(edge, (128, 256, 128), 4, 2, 4, 4, 4, 4, 2, 64)
     # Weights do not fit one cycle, a tile of them is used 3 times: 160 * 16 bytes over 3 a cycle.
     weights = fused(_with(edge, 3.0, 25.0), (48, 256, 640), 4, 2, 3, 2, 1, 16, 4, 160)
+    # The same in one call of three folds.
+    folded = fused(_with(edge, 3.0, 25.0), (48, 256, 640), 4, 2, 3, 2, 1, 16, 1, 640)
     # The outermost memory is too slow: for rows of A, and for the result H.
     slow_in = fused(_with(edge, 64.0, 1.0), (64, 16, 2048), 4, 1, 1, 16, 1, 1, 1, 2048)
     slow_out = fused(_with(edge, 64.0, 1.0), (64, 2048, 16), 4, 2, 1, 8, 1, 128, 1, 16)
@@ -249,6 +251,7 @@ def _sample() -> tuple[Sampled, ...]:
         ("fused-gemm-distsm", tile, slow_out),
         ("fused-gemm-distsm", rows, slow_out),
         ("fused-gemm-distsm", tile, weights),
+        ("fused-gemm-distsm", tile, folded),
         ("fused-gemm-distsm", tile, narrow),
         ("fused-gemm-sm", {}, one_core),
         ("fused-gemm-distsm", pipelined, every),

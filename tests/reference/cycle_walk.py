@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil, prod
 
-from jaxcomet.hardware import Machine
+from jaxcomet.hardware import Machine, MatrixEngine
 from jaxcomet.mapping import (
     Collective,
     Compute,
@@ -279,7 +279,7 @@ class _Walk:
             if not m.dependent and (m.to_engine or self.machine.memories[m.child].double_buffered):
                 hidden.append(m)
             else:
-                dependent += (len(self._stays(m.tensor, loops, steps)) - 1) * m.time
+                dependent += (len(self._spans(m, loops, steps)) - 1) * m.time
         stall = self._stalls(node, above, steps, (first, later), hidden, moves, child)
         extra = self._extra(node, steps)
         total = body + up + down + dependent + stall + extra
@@ -296,7 +296,7 @@ class _Walk:
             for port, time in child.engine_side.items():
                 _add(run.engine_side, port, time)
         for m in moves:
-            for _ in self._stays(m.tensor, loops, steps):
+            for _ in self._spans(m, loops, steps):
                 _add(run.busy, self.port(m.parent, m.direction), m.time)
                 if m.to_engine:
                     _add(run.engine_side, (m.parent, m.direction), m.time)
@@ -347,6 +347,36 @@ class _Walk:
         starts = [i for i in range(len(steps)) if i == 0 or keys[i] != keys[i - 1]]
         return list(itertools.pairwise([*starts, len(steps)]))
 
+    def _spans(
+        self, m: _Move, loops: Sequence[Loop], steps: list[Indices]
+    ) -> list[tuple[int, int]]:
+        """Spans of steps that one move serves."""
+        if self._reloaded(m):
+            return [(i, i + 1) for i in range(len(steps))]
+        return self._stays(m.tensor, loops, steps)
+
+    def _reloaded(self, m: _Move) -> bool:
+        """Whether a call leaves other weights in the array than the next one begins with."""
+        operation = m.site.operation
+        engine = engine_of(self.machine, operation)
+        if not (m.to_engine and not m.drain and isinstance(engine, MatrixEngine)):
+            return False
+        return m.tensor == operation.inputs[1] and self._folds(m.site) > 1
+
+    def _folds(self, site: _Site) -> int:
+        left, right = (set(self.dims(t)) for t in site.operation.inputs)
+        out = set(self.dims(site.operation.output))
+        contracted = columns = 1
+        for loop in site.compute.tile:
+            if loop.dim in left - out:
+                contracted *= self.count(loop)
+            elif loop.dim in right - left:
+                columns *= self.count(loop)
+        engine = engine_of(self.machine, site.operation)
+        assert isinstance(engine, MatrixEngine)
+        down = -(-contracted // int(engine.grid_rows * engine.array_rows))
+        return down * -(-columns // int(engine.grid_columns * engine.array_columns))
+
     def _ramp(self, moves: list[_Move]) -> tuple[Fraction, dict[str, Fraction]]:
         """First fills, or last drains, (4.1d), and what a resident tile saves of them (4.1f)."""
         memories: dict[str, dict[str, Fraction]] = {}
@@ -356,8 +386,9 @@ class _Walk:
             return Fraction(0), {}
         longest = max(sum(v.values()) for v in memories.values())
         gains: dict[str, Fraction] = {}
+        lost = {m.tensor for m in moves if self._reloaded(m)}
         for memory, tensors in memories.items():
-            for tensor in tensors:
+            for tensor in tensors.keys() - lost:
                 rest = [
                     sum(t for n, t in v.items() if (name, n) != (memory, tensor))
                     for name, v in memories.items()
@@ -381,7 +412,7 @@ class _Walk:
         spans: list[tuple[_Move, bool, Port, Fraction, list[tuple[int, int]]]] = []
         operand_ports = {self.port(m.parent, "fill") for m in moves if not m.drain}
         for m in hidden:
-            stays = self._stays(m.tensor, node.loops, steps)
+            stays = self._spans(m, node.loops, steps)
             spans.append((m, not m.drain, self.port(m.parent, m.direction), m.time, stays))
             share, _ = self._read_back(m, node, above)
             reads = self.port(m.parent, "fill")

@@ -222,7 +222,8 @@ def _boundary(
 
     direction = "drain" if drain else "fill"
     place = (id(owner), tensor, direction, tuple(child_unit), compute if to_engine else None)
-    if state.resident.get(place) == tuple(identity):
+    stays = not (to_engine and _reloaded(state, compute, operation, tensor, direction))
+    if stays and state.resident.get(place) == tuple(identity):
         return
     state.resident[place] = tuple(identity)
 
@@ -253,6 +254,26 @@ def _boundary(
         entry = state.moved.setdefault((tensor, way, parent, child), Moved())
         entry.parent_bits += at_parent
         entry.child_bits += at_child
+
+
+def _reloaded(
+    state: _State, compute: Compute, operation: Operation, tensor: str, direction: str
+) -> bool:
+    """Whether a call of several folds leaves other weights in the array than it began with."""
+    if operation.kind != "contract" or direction == "drain" or tensor != operation.inputs[1]:
+        return False
+    engine = next(e for e in state.machine.engines.values() if isinstance(e, MatrixEngine))
+    left, right = (state.workload.tensor(t).dims for t in operation.inputs)
+    out = state.workload.tensor(operation.output).dims
+    contracted = columns = 1
+    for loop in compute.tile:
+        if loop.dim in left and loop.dim not in out:
+            contracted *= _steps(state, loop)
+        elif loop.dim in right and loop.dim not in left:
+            columns *= _steps(state, loop)
+    rows_of_array = int(engine.grid_rows * engine.array_rows)
+    columns_of_array = int(engine.grid_columns * engine.array_columns)
+    return contracted > rows_of_array or columns > columns_of_array
 
 
 def _reduced(node: Node, tensor: str, memory: str) -> bool:

@@ -83,7 +83,6 @@ def test_the_walk_counts_the_example_of_the_documentation():
 # -- trees that no strategy builds -----------------------------------------------------------------
 
 
-@pytest.mark.xfail(reason="Placement.continued_runs counts runs whose tile stayed", strict=True)
 def test_a_partial_result_that_has_stayed_is_not_read_back():
     # K in 2 x 2 steps, M in 2 between them. C leaves the engine in the second step of M, and comes
     # back when K goes on: 2 tiles. In the run that follows each, it has stayed.
@@ -105,7 +104,6 @@ def test_a_partial_result_that_has_stayed_is_not_read_back():
     assert cost.latency_cycles == cycles
 
 
-@pytest.mark.xfail(reason="the stalls' sum is rounded up before it is cleaned", strict=True)
 def test_stalls_that_add_up_to_whole_cycles_are_not_rounded_one_too_far():
     # The subtraction with rows outside columns, 4 x 6 steps of one cycle: a piece of C takes a
     # cycle of each step, the maximum D a sixth. Six steps before the last no D is needed any more:
@@ -132,9 +130,9 @@ def test_stalls_that_add_up_to_whole_cycles_are_not_rounded_one_too_far():
     assert evaluate(workload, mapping, machine).latency_cycles == cycles
 
 
-@pytest.mark.xfail(reason="read-backs of tiles that stayed; rounding of stalls", strict=True)
 def test_trees_in_any_order_cost_what_a_walk_counts():
     arguments = [("gemm_softmax", s, 150, 4) for s in ("unfused", "fused-gemm-sm")]
     found = agreement.apart(agreement.disturbed_costs, arguments)
+    assert sum(count for count, _, _ in found) >= 100
     wrong = [text for _, texts, _ in found for text in texts]
     assert not wrong, "\n".join(wrong[:5])

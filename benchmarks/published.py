@@ -17,13 +17,27 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from published_search import (
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))  # an installed jaxcomet is preferred
+
+from published_readings import (  # noqa: E402
+    FUSED,
+    PUBLISHED,
+    START,
+    Reading,
+    Speedups,
+    changes,
+    combinations,
+    dist,
+    speedups,
+    with_rules,
+)
+from published_search import (  # noqa: E402
     CASES,
     DEFAULT,
     PROGRAM,
@@ -34,228 +48,22 @@ from published_search import (
     Searcher,
     geometric_mean,
     strategy_of,
-    ways,
 )
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (  # noqa: E402
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
-from jaxcomet import strategies
-from jaxcomet.cost.conventions import PRESETS, RULES
+from jaxcomet import strategies  # noqa: E402
+from jaxcomet.cost.conventions import PRESETS, RULES  # noqa: E402
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE, DATA = ROOT / "docs" / "published.md", ROOT / "docs" / "published.json"
-
-PUBLISHED = {"gemm-softmax": 1.42, "gemm-layernorm": 3.46, "attention": 1.82}
-"""Workload to the largest speedup over unfused (arXiv:2509.00599, abstract)."""
-
-DRAWS, TRIES, SEED = 200, 5, 0
-"""Repetitions and mappings drawn of the mapper that prices a few; the authors' scripts price 5."""
 
 BOUND = 1.2
 """Ratio to the published figure beyond which the assumptions are searched for a cause."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """One way to read the comparison.
-
-    Attributes:
-      workload: name of the compound operation.
-      baseline: the strategy that is called unfused.
-      fused: the strategies whose fastest is compared with it.
-      exchange: ``rows`` or ``tile``: what a softmax exchanges, for all that have the choice.
-      rules: conventions.
-      bits: width of the intermediates.
-      spread: what attention lays over the units; empty: each of the three.
-      mapper: ``best`` of all mappings, or the best of a ``few`` that are drawn at random.
-      whole: the GEMM's second operand is not tiled at DRAM, as in the released space.
-      shapes: ``all``, ``M>1`` or ``M=1`` (of attention: more than one query, or one).
-    """
-
-    workload: str
-    baseline: str = "unfused"
-    fused: tuple[str, ...]
-    exchange: str = "rows"
-    rules: Rules = DEFAULT
-    bits: int = 16
-    spread: str = ""
-    mapper: str = "best"
-    whole: bool = False
-    shapes: str = "all"
-
-    def cases(self) -> list[Case]:
-        """The shapes that count."""
-        found = []
-        for case in CASES[self.workload]:
-            sizes = dict(case.sizes)
-            several = sizes.get("M", sizes.get("q")) != 1
-            if self.shapes == "all" or several == (self.shapes == "M>1"):
-                changed = {} if self.bits == 16 else {"vector_bits": self.bits}
-                found.append(case.with_sizes(case.label, **changed))
-        return found
-
-    @property
-    def base(self) -> str:
-        """The baseline as a strategy of `strategy_of`."""
-        if not self.whole:
-            return self.baseline
-        return "fused-dist-whole" if "dist" in self.baseline else f"{self.baseline}-whole"
-
-    @property
-    def fixed(self) -> dict[str, tuple[str, ...]]:
-        """Options that are not free."""
-        fixed = {"reduce": (self.exchange,)}
-        if self.whole:
-            fixed["weights"] = ("resident",)
-        return {**fixed, "spread": (self.spread,)} if self.spread else fixed
-
-
-FUSED: dict[str, tuple[str, ...]] = {
-    w: tuple(s.name for s in strategies.available(w) if s.name != "unfused") for w in CASES
-}
-START = {w: Reading(workload=w, fused=FUSED[w]) for w in CASES}
-"""How this package reads the comparison."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speedups:
-    """Speedups of a reading: by shape, the largest and the geometric mean."""
-
-    by_shape: dict[str, float]
-    largest: float
-    at: str
-    mean: float
-    low: float | None = None
-    high: float | None = None
-
-
-def speedups(search: Searcher, reading: Reading) -> Speedups:
-    """The speedup of the fastest fused strategy over the baseline, shape by shape."""
-    if reading.mapper == "few":
-        return _drawn(search, reading)
-    found: dict[str, float] = {}
-    for case in reading.cases():
-        base = search.fastest(case, (reading.base,), reading.rules, **reading.fixed)
-        best = search.fastest(case, reading.fused, reading.rules, **reading.fixed)
-        if base.feasible and best.feasible:
-            found[case.label] = base.latency / best.latency
-    at = max(found, key=lambda label: found[label])
-    return Speedups(
-        by_shape=found, largest=found[at], at=at, mean=geometric_mean([*found.values()])
-    )
-
-
-def _drawn(search: Searcher, reading: Reading) -> Speedups:
-    ratios: dict[str, np.ndarray] = {}
-    for number, case in enumerate(reading.cases()):
-
-        def cycles(name: str, number: int = number, case: Case = case) -> np.ndarray:
-            fixed = {"weights": ("resident",), "spread": ("keys",), **reading.fixed}
-            (options, *_) = ways(strategy_of(case.workload, name), **fixed)
-            return search.drawn(
-                case, name, options, reading.rules, tries=TRIES, repeats=DRAWS, seed=SEED + number
-            )
-
-        base = cycles(reading.base)
-        best = np.min([cycles(name) for name in reading.fused], axis=0)
-        fits = np.isfinite(base) & np.isfinite(best)
-        ratios[case.label] = np.where(fits, base / np.where(fits, best, 1.0), np.nan)
-    table = np.array([*ratios.values()])
-    largest = np.nanmax(table, axis=0)
-    medians = {label: float(np.nanmedian(r)) for label, r in ratios.items() if np.isfinite(r).any()}
-    low, middle, high = (float(q) for q in np.quantile(largest, (0.1, 0.5, 0.9)))
-    return Speedups(
-        by_shape=medians,
-        largest=middle,
-        at="various",
-        mean=geometric_mean([*medians.values()]),
-        low=low,
-        high=high,
-    )
-
-
-# -- which assumptions are changed --------------------------------------------------------------
-
-
-def _dist(workload: str) -> str:
-    return "ln" if workload == "gemm-layernorm" else "sm"
-
-
-def changes(start: Reading) -> dict[str, Reading]:
-    """Readings that differ from `start` in one assumption, by what is assumed."""
-    w = start.workload
-    found: dict[str, Reading] = {}
-    if w == "attention":
-        found["unfused: three stages, the softmax fused"] = replace(
-            start, baseline=THREE_STAGES.name
-        )
-        found["unfused: scores and softmax fused, values apart (`partial`)"] = replace(
-            start, baseline="partial"
-        )
-        found["keys over the units, heads and rows in time"] = replace(start, spread="keys")
-        found["fused: `partial` only"] = replace(start, fused=("partial",))
-        found["fused: `row-fused` only"] = replace(start, fused=("row-fused",))
-        found["fused: `flash` only"] = replace(start, fused=("flash",))
-    else:
-        dist = _dist(w)
-        found[f"unfused: the vector steps are one stage (`fused-dist{dist}`)"] = replace(
-            start, baseline=f"fused-dist{dist}", fused=(f"fused-gemm-dist{dist}",)
-        )
-        found[f"fused: `fused-dist{dist}` only"] = replace(start, fused=(f"fused-dist{dist}",))
-    if w == "gemm-softmax":
-        found["exchange of the tile, in the fused ones only"] = replace(start, exchange="tile")
-        found["exchange of the tile, in `unfused`, too"] = replace(
-            start, exchange="tile", baseline="unfused-tile"
-        )
-    if w != "attention":
-        found["intermediates of 8 bits"] = replace(start, bits=8)
-        found["B not tiled at DRAM, as in the released space"] = replace(
-            start, whole=True, fused=(f"fused-gemm-dist{_dist(w)}",)
-        )
-    found["best of five mappings drawn at random"] = replace(
-        start,
-        mapper="few",
-        spread="keys" if w == "attention" else "",
-        fused=("flash",) if w == "attention" else (f"fused-gemm-dist{_dist(w)}",),
-    )
-    many, one = ("more than one query", "one query") if w == "attention" else ("M > 1", "M = 1")
-    found[f"shapes with {many} only"] = replace(start, shapes="M>1")
-    found[f"shapes with {one} only"] = replace(start, shapes="M=1")
-    return found
-
-
-def with_rules(*names: str, preset: str = "default") -> Rules:
-    """A preset in which some rules have the value of the other preset."""
-    other = PRESETS["comet-program" if preset == "default" else "default"]
-    return (("preset", preset), *((n, str(getattr(other, n))) for n in names))
-
-
-def combinations(workload: str) -> list[Reading]:
-    """All combinations of the assumptions."""
-    start = START[workload]
-    bases: list[Reading]
-    if workload == "attention":
-        bases = [
-            replace(start, baseline=b, fused=f, spread=s)
-            for b in ("unfused", THREE_STAGES.name, "partial")
-            for f in (start.fused, ("flash",), ("row-fused",), ("partial",))
-            for s in ("", "keys")
-            if f != (b,)
-        ]
-    else:
-        dist, whole = f"fused-dist{_dist(workload)}", f"fused-gemm-dist{_dist(workload)}"
-        bases = [
-            replace(start, baseline=b, fused=(whole,), exchange=e)
-            for e in (("rows", "tile") if workload == "gemm-softmax" else ("rows",))
-            for b in ("unfused", *(("unfused-tile",) if e == "tile" else ()), dist)
-        ]
-    return [
-        replace(base, rules=rules, bits=bits, shapes=shapes, whole=whole)
-        for base in bases
-        for rules in (DEFAULT, PROGRAM)
-        for whole in ((False,) if workload == "attention" else (False, True))
-        for bits in ((16,) if workload == "attention" else (16, 8))
-        for shapes in ("all", "M>1", "M=1")
-    ]
 
 
 # -- single rules, at fixed mappings ------------------------------------------------------------
@@ -347,11 +155,8 @@ def main_table(search: Searcher, workload: str, rules: Rules) -> tuple[str, list
         cells = [f"**{word}**", ""]
         for column, _, _ in columns[1:]:
             several = [*zip(*gains[column], strict=True)]
-            note = (
-                ""
-                if len(gains[column]) == len(lines) or word == "largest"
-                else (f" of {len(gains[column])}")
-            )
+            part = len(gains[column]) < len(CASES[workload])
+            note = f" of {len(gains[column])}" if part else ""
             cells.append(" / ".join(f"{pick(v):.2f}×" for v in several) + note if several else "-")
         lines.append(cells)
     return table(["shape", *(c for c, _, _ in columns)], lines), data
@@ -462,7 +267,7 @@ def same_reading_table(search: Searcher) -> tuple[str, list[dict[str, Any]]]:
                 reading = Reading(
                     workload=workload,
                     baseline=baseline,
-                    fused=(f"fused-gemm-dist{_dist(workload)}",),
+                    fused=(f"fused-gemm-dist{dist(workload)}",),
                     exchange=exchange,
                     rules=rules,
                     bits=bits,

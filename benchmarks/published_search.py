@@ -145,7 +145,7 @@ def unfused(workload: CompoundOp, machine: Machine, *, order: str, tile: bool) -
             exchange = nest.combine("all_reduce", o.output, summation.function, 1, part=part)
             nodes += nest.loop((exchange,))
         body = nest.over_units(1, nodes[0] if len(nodes) == 1 else Group(tuple(nodes)))
-        stages.append(Temporal(nest.levels[0], rows.outer_loops(nest, "M"), body))
+        stages.append(Temporal(nest.levels[0], rows.outer_loops(nest, "M", "N"), body))
     return Plan(Group(tuple(stages)))
 
 

@@ -171,6 +171,8 @@ class Collective:
       algorithm: how it is done; ``auto``: the fastest one.
       bits: bits per element on the way; None: as the tensor's producer moves it.
       outer: further levels that take part, innermost first (algorithm ``hierarchical``).
+      groups: factors over units below the nodes above that do not take part: so many exchanges run
+        side by side, besides those of the units above.
     """
 
     kind: CollectiveKind
@@ -184,6 +186,7 @@ class Collective:
     algorithm: str = "mesh"
     bits: int | None = None
     outer: tuple[Ranks, ...] = ()
+    groups: tuple[str, ...] = ()
 
 
 Node = Temporal | Spatial | Group | Compute | Collective

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from rich.table import Table
 
 from jaxcomet.cli import tables
+from jaxcomet.cli.record import exchanges
 from jaxcomet.cost import Cost
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.plot.groups import GROUPS, MEANING, latency_details, latency_groups
@@ -91,7 +92,7 @@ def collective_table(cost: Cost) -> Table:
     """The collectives of a single mapping, explicit ones first, then those that moves imply."""
     columns = ("collective", "where", "units", "bytes", "steps", "algorithm", "cycles", "times")
     table = tables.grid("Collectives", columns, left=2)
-    entries = cost.collective_list()
+    entries = exchanges(cost)
     for position, c in enumerate(entries):
         if position and entries[position - 1].explicit and not c.explicit:
             table.add_section()

@@ -15,6 +15,7 @@ from jaxcomet.cli.errors import InputError, near
 from jaxcomet.cli.options import choose_conventions, load_machine, pairs
 from jaxcomet.cli.tables import count, whole
 from jaxcomet.cost import Cost, evaluate
+from jaxcomet.cost.result import CollectiveEntry
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping
 from jaxcomet.operations import catalog
@@ -67,8 +68,13 @@ class Record:
             "conventions": {"preset": self.preset, "options": self.convention_options},
             "factors": {n: whole(f) for n, f in self.factors.items()},
             "cost": cost.as_dict(),
-            "collectives": [dataclasses.asdict(c) for c in cost.collective_list()],
+            "collectives": [dataclasses.asdict(c) for c in exchanges(cost)],
         }
+
+
+def exchanges(cost: Cost) -> list[CollectiveEntry]:
+    """The collectives of a single mapping in which more than one unit takes part."""
+    return [c for c in cost.collective_list() if c.participants > 1]
 
 
 def title(

@@ -109,7 +109,8 @@ def _print(
             cells.append(mark + tables.count(entry.latency_cycles) + speedup)
         if wide:
             cells.append("none fits" if best is None else best.label)
-        table.add_row(f"{label} {ranking.machine.name}", ranking.setting.shape, *cells)
+        shown = ranking.setting.shape if wide else ranking.setting.shape.replace(" ", "\n")
+        table.add_row(f"{label} {ranking.machine.name}", shown, *cells)
     table.add_section()
     cells = []
     for name in names:

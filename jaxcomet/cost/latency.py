@@ -144,15 +144,16 @@ class _Walk:
             return _Time()
         executions = product([self.placement.steps(x) for x in self.placement.nest_above(above)])
         inside = {*node.x, *node.y, *(f for r in node.outer for f in (*r.x, *r.y))}
-        # spread nodes over the participants themselves do not multiply the exchange
-        others = tuple(
-            a
+        # spread loops over the participants themselves do not multiply the exchange
+        others = [
+            self.placement.steps(x)
             for a in above
-            if not (
-                isinstance(a, Spatial) and {f for x in (*a.x, *a.y) for f in x.factors} & inside
-            )
-        )
-        cost = collective_cost(self.placement, node, executions, self.placement.units(others))
+            if isinstance(a, Spatial)
+            for x in (*a.x, *a.y)
+            if not set(x.factors) & inside
+        ]
+        groups = product([*others, self.placement.count(node.groups)])
+        cost = collective_cost(self.placement, node, executions, groups)
         self.collectives.append(cost)
         return _Time(
             first=cost.cycles,

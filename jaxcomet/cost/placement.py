@@ -542,7 +542,12 @@ class Placement:
         return not (collective.implied and self.conventions.partial_reductions == "free")
 
     def already_reduced(self, move: Move) -> bool:
-        """Whether a collective has combined the children's results before they are drained."""
+        """Whether equal tiles of several children are one result, of which one copy is drained.
+
+        A collective has combined them, or each child has made the same of the same operands.
+        """
+        if move.direction == "drain" and move.site.operation.kind == "map":
+            return True
         return any(
             isinstance(n, Collective)
             and n.kind in ("all_reduce", "reduce")

@@ -184,16 +184,11 @@ def _online_homes(nest: Nest, form: CompoundOp) -> dict[str, str]:
 def _last_step(nest: Nest, form: CompoundOp, normalize: Operation) -> tuple[Node, ...]:
     """The division by the row sums; before it, partial results of several units are combined."""
     result, total = normalize.inputs
-    levels = [i for i in range(nest.last, 0, -1) if nest.column in nest.dims_at(i)]
-    if not levels:
-        branch = nest.loop(nest.down(normalize, min(1, nest.last)))
-        return (nest.over_units(1, branch[0] if len(branch) == 1 else Group(branch)),)
-    sums: list[Node] = [nest.combine_all("reduce", t, "add") for t in (total, result)]
-    # what is not spread by keys stays where it is; of the units along the keys, one holds the sums
-    others = dataclasses.replace(nest, spread=tuple(d for d in nest.spread if d != "N"))
-    inside = (*sums, *others.down(normalize, min(1, nest.last)))
-    branch = others.loop(inside)
-    return (others.over_units(1, branch[0] if len(branch) == 1 else Group(branch)),)
+    branch = list(nest.loop(nest.down(normalize, min(1, nest.last))))
+    if any(nest.column in nest.dims_at(i) for i in range(1, nest.last + 1)):
+        sums = [nest.combine_all("all_reduce", t, "add") for t in (total, result)]
+        branch = [*nest.loop(sums), *branch]
+    return (nest.over_units(1, branch[0] if len(branch) == 1 else Group(tuple(branch))),)
 
 
 def _ring(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Plan:

@@ -301,7 +301,13 @@ class Nest:
             function,
             implied,
             algorithm,
+            groups=() if level == 1 else self.beside(level),
         )
+
+    def beside(self, level: int) -> tuple[str, ...]:
+        """Factors over the units of a level of what is spread there besides the columns."""
+        dims = [d for d in self.dims_at(level) if d != self.column]
+        return tuple(f for d in dims for f in self.spatial_factors(d, level))
 
     def part(self, tensor: str, level: int) -> tuple[Loop, ...]:
         """What a memory of a level holds of a tensor during one step of the level above it."""
@@ -327,6 +333,7 @@ class Nest:
             self.part(tensor, self.last),
             function,
             algorithm="auto" if self.algorithm == "auto" else "mesh",
+            groups=tuple(f for i in levels if i > 1 for f in self.beside(i)),
         )
 
     def hierarchical(self, tensor: str, function: str) -> Collective:
@@ -349,6 +356,7 @@ class Nest:
             function,
             algorithm="hierarchical",
             outer=outer,
+            groups=tuple(f for i in levels if i > 1 for f in self.beside(i)),
         )
 
     def loop(self, body: Sequence[Node], operation: Operation | None = None) -> tuple[Node, ...]:

@@ -82,13 +82,13 @@ def vector_stage(nest: Nest, operation: Operation) -> Node:
         across = nest.combine("all_reduce", operation.output, operation.function, 1)
         inside += nest.loop((across,))
     body = nest.over_units(1, inside[0] if len(inside) == 1 else Group(tuple(inside)))
-    # columns innermost, so that a row result stays until it is whole
-    dims = [d for d in nest.workload.iteration_dims(operation) if d not in nest.batch]
-    return Temporal(nest.levels[0], outer_loops(nest, nest.row, *_columns(nest, dims)), body)
-
-
-def _columns(nest: Nest, dims: Sequence[str]) -> tuple[str, ...]:
-    return tuple(d for d in dims if d != nest.row)
+    columns: list[str] = []
+    if not nest.reduces(operation):
+        # innermost, so that a row result stays until it is whole; one that units combine is made
+        # in one step, since what they have combined once they must not add up again
+        dims = nest.workload.iteration_dims(operation)
+        columns = [d for d in dims if d != nest.row and d not in nest.batch]
+    return Temporal(nest.levels[0], outer_loops(nest, nest.row, *columns), body)
 
 
 def unfused_vector(nest: Nest, rows: Nest, operations: Sequence[Operation]) -> list[Node]:

@@ -7,8 +7,11 @@ import json
 import pytest
 
 from jaxcomet import attention, evaluate, gemm, gemm_layernorm, hardware, strategies
-from jaxcomet.cli import flags, shapes
+from jaxcomet.cli import flags, ranking, shapes
+from jaxcomet.cli.errors import InputError
 from jaxcomet.cli.ways import candidates, ways
+from jaxcomet.cost import conventions
+from jaxcomet.mapping import MappingError
 from jaxcomet.operations.catalog import CATALOG
 from jaxcomet.optimize.enumeration import enumerate_mappings
 
@@ -226,6 +229,7 @@ def table(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_a_table_has_the_sizes_of_its_workload_as_columns(cli, table):
     file = table(
         f"{HEAD},kv,kv_heads,batch", "4,16,8,4,16,16,8,8,16,4,1", "4,16,8,2,32,64,8,8,64,2,1"
@@ -266,6 +270,7 @@ def test_sizes_do_not_go_with_a_table(refused, table):
 # -- comparing -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("first_mapping")
 def test_the_strategies_of_attention_are_compared(cli):
     data = _json(cli(*COMPARE, "--causal", "--json"))
@@ -302,7 +307,10 @@ def test_a_workload_without_a_baseline_has_no_speedup(cli, tmp_path):
 
 
 @pytest.mark.usefixtures("first_mapping")
-@pytest.mark.parametrize("workload", shapes.SHAPES)
+@pytest.mark.parametrize(
+    "workload",
+    [w if w != "attention" else pytest.param(w, marks=pytest.mark.slow) for w in shapes.SHAPES],
+)
 def test_without_sizes_the_shapes_of_a_workload_are_compared(cli, workload: str, tmp_path):
     file = tmp_path / "speedups.svg"
     shown = cli("compare", workload, "--figure", file).stdout
@@ -350,12 +358,6 @@ def test_a_spread_that_changes_nothing_is_priced_once():
         w for w in ways(op, machine, candidates("attention", {})) if w.strategy.name == "flash"
     ]
     assert [w.options["spread"] for w in found] == ["heads", "keys"]
-    strategy = found[0].strategy
-    best = [
-        enumerate_mappings(op, machine, strategy, options={"spread": s}) for s in ("heads", "rows")
-    ]
-    assert best[0].cost.latency_cycles == best[1].cost.latency_cycles
-    assert best[0].cost.energy_pj == best[1].cost.energy_pj
     # 4 heads leave cores for rows
     few = ways(attention(1, 4, 4, 4, 2), machine, candidates("attention", {}))
     assert [w.options["spread"] for w in few if w.strategy.name == "flash"] == [
@@ -364,6 +366,17 @@ def test_a_spread_that_changes_nothing_is_priced_once():
         "keys",
     ]
     assert all(w.size > 0 for w in few)
+
+
+@pytest.mark.slow
+def test_spreads_that_are_priced_once_cost_the_same():
+    machine, op = hardware.load("edge"), attention(1, 16, 4, 4, 2)
+    strategy = strategies.get("attention", "flash")
+    best = [
+        enumerate_mappings(op, machine, strategy, options={"spread": s}) for s in ("heads", "rows")
+    ]
+    assert best[0].cost.latency_cycles == best[1].cost.latency_cycles
+    assert best[0].cost.energy_pj == best[1].cost.energy_pj
 
 
 @pytest.mark.usefixtures("first_mapping")
@@ -380,3 +393,29 @@ def test_a_faster_way_to_exchange_is_named_with_what_it_would_take(cli):
         assert f"{c['kind']} of {c['tensor']} by {c['algorithm']}" in hint
     given = _json(cli(*words, "--algorithm", "mesh", "--json"))
     assert not any("--algorithm auto" in s for s in given["why"])
+
+
+def test_progress_adds_up_where_a_strategy_fails_half_way(monkeypatch):
+    setting = ranking.Setting(
+        workload="gemm",
+        sizes={"M": 8.0, "N": 8.0, "K": 8.0},
+        workload_options={},
+        machine="r2",
+        machine_overrides=(),
+        preset="default",
+        convention_options={},
+        objective="latency",
+        options={},
+    )
+    machine = hardware.load("r2")
+    tried = ranking.ways_of(setting, machine)
+
+    def fail(*_, progress, **__):
+        progress(3)
+        raise MappingError("no links")
+
+    monkeypatch.setattr(ranking, "enumerate_mappings", fail)
+    priced: list[int] = []
+    with pytest.raises(InputError, match="gemm: no strategy is possible on r2: no links"):
+        ranking.rank(setting, machine, conventions("default"), priced.append, tried)
+    assert sum(priced) == sum(way.size for way in tried)

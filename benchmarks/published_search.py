@@ -135,17 +135,19 @@ def unfused(workload: CompoundOp, machine: Machine, *, order: str, tile: bool) -
         *nest.below("N", 0),
     )
     part = (Loop("M", nest.below("M", min(1, nest.last - 1))), Loop("N", columns))
-    for o in vector:
+    plain = rows.unfused_vector(nest, row_nest, vector)
+    for o, stage in zip(vector, plain, strict=True):
         summed = o.output == summation.inputs[0]
         if not tile or not (summed or o is summation):
-            stages += rows.unfused_vector(nest, row_nest, (o,))
+            stages.append(stage)
             continue
         nodes = list(nest.loop(nest.down(o, 1, None if summed else o.function)))
         if summed:
             exchange = nest.combine("all_reduce", o.output, summation.function, 1, part=part)
             nodes += nest.loop((exchange,))
         body = nest.over_units(1, nodes[0] if len(nodes) == 1 else Group(tuple(nodes)))
-        stages.append(Temporal(nest.levels[0], rows.outer_loops(nest, "M", "N"), body))
+        assert isinstance(stage, Temporal)
+        stages.append(Temporal(stage.level, stage.loops, body))
     return Plan(Group(tuple(stages)))
 
 

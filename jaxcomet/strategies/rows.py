@@ -75,28 +75,31 @@ def matrix_stage(nest: Nest, operation: Operation, order: str = "NMK") -> Node:
     return Temporal(nest.levels[0], outer_loops(nest, *order), inside)
 
 
-def vector_stage(nest: Nest, operation: Operation) -> Node:
-    """A vector operation that reads and writes the outermost memory."""
+def vector_stage(nest: Nest, operation: Operation, *, columns: bool) -> Node:
+    """A vector operation that reads and writes the outermost memory.
+
+    Which loops over the rows and, inside them, over the `columns` if asked for, so that a row
+    result stays until it is whole.
+    """
     inside = list(nest.loop(nest.down(operation, min(1, nest.last), operation.function)))
     if nest.reduces_at(operation, 1):
         across = nest.combine("all_reduce", operation.output, operation.function, 1)
         inside += nest.loop((across,))
     body = nest.over_units(1, inside[0] if len(inside) == 1 else Group(tuple(inside)))
-    columns: list[str] = []
-    if not nest.reduces(operation):
-        # innermost, so that a row result stays until it is whole; one that units combine is made
-        # in one step, since what they have combined once they must not add up again
-        dims = nest.workload.iteration_dims(operation)
-        columns = [d for d in dims if d != nest.row and d not in nest.batch]
-    return Temporal(nest.levels[0], outer_loops(nest, nest.row, *columns), body)
+    dims = nest.workload.iteration_dims(operation)
+    inner = [d for d in dims if columns and d != nest.row and d not in nest.batch]
+    return Temporal(nest.levels[0], outer_loops(nest, nest.row, *inner), body)
 
 
 def unfused_vector(nest: Nest, rows: Nest, operations: Sequence[Operation]) -> list[Node]:
     """Each vector operation as a stage; what has no columns is spread over the rows."""
-    return [
-        vector_stage(nest if nest.column in nest.workload.iteration_dims(o) else rows, o)
-        for o in operations
-    ]
+    # what units have combined once they must not add up again: then a row is one step
+    columns = not any(nest.reduces(o) for o in operations)
+    found: list[Node] = []
+    for o in operations:
+        whole_rows = nest.column in nest.workload.iteration_dims(o)
+        found.append(vector_stage(nest if whole_rows else rows, o, columns=columns))
+    return found
 
 
 def dist_branches(

@@ -289,8 +289,8 @@ EDGE_1024: dict[str, tuple[str, dict[str, str], Factors]] = {
         {"spread": "keys"},
         {**KEYS, **VALUES, **{f"softmax.{n}": f for n, f in KEYS.items()}, "H_dram_t": 12}
         | {"M_gb_t": 8, "M_comp": 128, "K_comp": 64, "N_comp": 64, "softmax.H_dram_t": 12}
-        | {"softmax.M_dram_t": 4, "softmax.N_dram_t": 4, "softmax.M_comp": 256}
-        | {"softmax.N_comp": 16, "values.H_dram_t": 12, "values.M_dram_t": 32, "values.M_gb_t": 2}
+        | {"softmax.M_dram_t": 8, "softmax.M_gb_t": 4, "softmax.M_comp": 32}
+        | {"softmax.N_comp": 64, "values.H_dram_t": 12, "values.M_dram_t": 32, "values.M_gb_t": 2}
         | {"values.N_core_t": 4, "values.M_comp": 16, "values.N_comp": 256, "values.L_comp": 4},
     ),
 }

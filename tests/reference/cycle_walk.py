@@ -541,7 +541,7 @@ class _Walk:
             child_name,
             tile_bytes,
             drain=drain,
-            equal=drain and _reduces(node, tensor, child_name),
+            equal=drain and (site.operation.kind == "map" or _reduces(node, tensor, child_name)),
             distinct=len(distinct),
             along_x=len(self.steps(along[0])),
             along_y=len(self.steps(along[1])),

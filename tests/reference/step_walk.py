@@ -18,7 +18,8 @@ Rules, in the words of `jaxcomet.cost.conventions.RULES` at their defaults:
 * "Every receiver of a broadcast writes": equal tiles for several children are written by each; the
   parent reads them once if the network broadcasts, else once for each child.
 * A result that children hold alike: the parent writes, and a child reads, one copy if an all-reduce
-  below the node has made them equal in the child memory; else each child reads its own, and the
+  below the node has made them equal in the child memory, or if an element-by-element operation has
+  made them of the same operands; else each child reads its own, and the
   parent writes one (network with reduction) or one for each child.
 * "Partial sums that leave the engine are read back to be continued", and likewise "partial row
   results": a tile that has gone up before is read back before it is continued.
@@ -239,7 +240,8 @@ def _boundary(
     else:
         network = state.machine.memories[child].network
         assert network is not None
-        reduced = drain and _reduced(owner, tensor, child)
+        # what several children make element by element of the same operands is equal
+        reduced = drain and (operation.kind == "map" or _reduced(owner, tensor, child))
         once = network.broadcast if not drain else network.reduction or reduced
         at_parent = size if first_of_equals or not once else 0
         at_child = size if first_of_equals or not reduced else 0

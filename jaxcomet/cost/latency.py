@@ -198,9 +198,10 @@ class _Walk:
         steps = product([place.steps(x) for x in node.loops])
         own = list(reversed(node.loops))
         level = place.machine.level_index(node.level)
+        saving = [tensor for t in child.stages or (child,) for tensor in t.savings]
         unchanged = {
             tensor: self._unchanged(tensor, own, steps)
-            for tensor in child.savings
+            for tensor in dict.fromkeys(saving)
             if place.home_level(tensor) <= level
         }
         result = self._run(child, steps, unchanged, level)

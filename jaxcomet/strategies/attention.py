@@ -211,13 +211,15 @@ def _ring(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Pl
 
     block = Group(tuple(core(o) for o in (scores, *vector, values)))
     blocks = Temporal(nest.levels[1], (Loop("N", (nest.factor("N", 1, "t"),)),), block)
-    passes = tuple(_permute(nest, t, shards) for t in moving)
-    rounds = Temporal(
-        nest.levels[1],
-        (Loop("N", shards),),
-        Group((blocks, Group(passes)), "parallel"),
-        rotates=moving,
-    )
+    rounds: Node = blocks
+    if nest.spread_at(1):
+        passes = tuple(_permute(nest, t, shards) for t in moving)
+        rounds = Temporal(
+            nest.levels[1],
+            (Loop("N", shards),),
+            Group((blocks, Group(passes)), "parallel"),
+            rotates=moving,
+        )
     normalize = form.operation("normalize")
     last = Temporal(nest.levels[1], (), _only(nest.down(normalize, 1)))
     body = nest.over_units(1, Group((rounds, last)))
@@ -231,7 +233,9 @@ def _only(nodes: tuple[Node, ...]) -> Node:
 
 
 def _permute(nest: Nest, tensor: str, shards: tuple[str, str]) -> Collective:
-    """Each cluster hands its shard of a tensor to its neighbour."""
+    """Each cluster hands its shard of a tensor to its neighbour; after the last round it has its
+    own one back, for the next row block.
+    """
     part = tuple(
         Loop(d, (nest.factor(d, 1, "t"), *nest.below(d, 1)) if d == "N" else nest.below(d, 1))
         for d in nest.workload.tensor(tensor).dims

@@ -363,18 +363,18 @@ def test_flash_beats_partial_fusion_beats_none_on_cloud():
     assert 5 * partial < unfused
 
 
-def test_flash_and_partial_fusion_are_alike_on_edge():
-    """Disagreement in order, agreement in size: "edge gains small". Cause: 16 lanes a core.
+def test_flash_gains_little_over_partial_fusion_on_edge():
+    """As reported; the cause here is the vector unit, 16 lanes a core, not DRAM.
 
-    With 16 times the lanes flash wins here, too.
+    With 16 times the lanes flash gains more.
     """
     flash, partial, unfused = (
         float(attended("edge", w).latency_cycles)  # pyright: ignore[reportArgumentType]
-        for w in ("flash, heads", "partial", "unfused")
+        for w in ("flash", "partial", "unfused")
     )
-    assert partial < flash < 1.1 * partial < unfused / 4
-    flash, partial = (attended("edge", w, 16.0).latency_cycles for w in ("flash, heads", "partial"))
-    assert flash < partial
+    assert 0.95 * partial < flash < partial < unfused / 4
+    flash, partial = (attended("edge", w, 16.0).latency_cycles for w in ("flash", "partial"))
+    assert flash < 0.9 * partial
 
 
 def test_flash_takes_more_vector_time_and_fewer_moves_between_units():

@@ -22,9 +22,8 @@ How the text was read where it leaves a choice:
 * A tensor that several operations below a node move through the same two memories moves once, with
   the tile of the first of them.
 
-Not described there, or not written out here yet, and refused (`refusal`): all-to-all and permute,
-algorithms of collectives other than ``mesh``, loops that skip what is masked, tiles that rotate,
-parallel groups, engines without weight registers.
+Not described there, or not written out here, and refused (`refusal`): all-to-all, algorithms of
+collectives other than ``mesh``, loops that skip what is masked, engines without weight registers.
 """
 
 import itertools
@@ -161,13 +160,9 @@ def refusal(workload: CompoundOp, tree: Node, machine: Machine) -> str | None:
     for node, _ in walk(tree):
         match node:
             case Temporal():
-                if node.rotates:
-                    return "tiles that rotate"
                 masked = [x for x in node.loops if x.masked is not None]
                 if masked and workload.mask is not None:
                     return "a loop that skips what is masked"
-            case Group() if node.binding not in ("sequential", "pipelined"):
-                return f"a {node.binding} group"
             case Collective():
                 if node.kind not in MESH_KINDS:
                     return f"a collective of the kind {node.kind}"
@@ -260,8 +255,19 @@ class _Walk:
             ):
                 for key, value in new.items():
                     _add(into, key, value)
-        total.stages = runs if node.binding == "pipelined" else None
+        if node.binding == "parallel":  # (4.7a)
+            total.time = self._together([r.time for r in runs], runs)
+            total.saves = {}
+        total.stages = None if node.binding == "sequential" else runs
         return total
+
+    def _together(self, times: list[Fraction], runs: list[_Run]) -> Fraction:
+        """The slowest of siblings at work together, or what they need of one port, (4.4b)."""
+        shared: dict[Port, list[Fraction]] = {}
+        for r in runs:
+            for port, time in r.busy.items():
+                shared.setdefault(port, []).append(time)
+        return max([*times, *(sum(v, Fraction(0)) for v in shared.values() if len(v) > 1)])
 
     def _temporal(self, node: Temporal, above: tuple[Node, ...]) -> _Run:
         place = len(self.nodes)
@@ -330,13 +336,7 @@ class _Walk:
         for stage in child.stages:
             times = later_steps(stage)
             means.append(sum(times, Fraction(0)) / len(times) if times else stage.time)
-        slowest = max(means)
-        shared: dict[Port, list[Fraction]] = {}
-        for stage in child.stages:
-            for port, time in stage.busy.items():
-                shared.setdefault(port, []).append(time)
-        use = [sum(v, Fraction(0)) for v in shared.values() if len(v) > 1]
-        later = max([slowest, *use])
+        later = self._together(means, child.stages)
         return child.time, later, child.time + ceil((len(steps) - 1) * later)
 
     def _stays(
@@ -517,9 +517,12 @@ class _Walk:
         at = next(i for i, n in enumerate(site.above) if n is node)
         elements = 1
         along: tuple[list[Loop], list[Loop]] = ([], [])
+        rotating = False
         for below in (*site.above[at + 1 :], site.compute):
             loops: tuple[Loop, ...] = ()
             match below:
+                case Temporal() if tensor in below.rotates and self.level(below.level) <= level + 1:
+                    rotating = True  # each child holds another shard, (4.8)
                 case Temporal():
                     loops = below.loops
                 case Compute():
@@ -534,7 +537,8 @@ class _Walk:
         if to_engine:
             return engine_move(self.machine, parent_name, child_name, tile_bytes)
         children = self.steps((*along[0], *along[1]))
-        distinct = {self.key(tensor, (*along[0], *along[1]), c) for c in children}
+        every = (*along[0], *along[1])
+        distinct = {c if rotating else self.key(tensor, every, c) for c in children}
         time = memory_move(
             self.machine,
             parent_name,

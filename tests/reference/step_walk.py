@@ -199,6 +199,7 @@ def _boundary(
     over = frames[: depth + 1]
     to_engine = level + 1 == len(state.machine.levels)
 
+    rotating = any(_rotates(f, tensor, level) for f in frames[depth + 1 :])
     parent_unit, child_unit, among_equals = [], [], []
     for f in frames:
         if isinstance(f.node, Spatial) and f.level <= level + 1:
@@ -207,7 +208,7 @@ def _boundary(
                 parent_unit.append(f.indices)
             else:
                 among_equals += [
-                    i for x, i in zip(f.loops, f.indices, strict=True) if x.dim in dims
+                    i for x, i in zip(f.loops, f.indices, strict=True) if rotating or x.dim in dims
                 ]
     times = tuple(f.indices for f in over if isinstance(f.node, Temporal))
     content, identity = [], []
@@ -222,16 +223,16 @@ def _boundary(
                 identity.append(index)
 
     direction = "drain" if drain else "fill"
-    place = (id(owner), tensor, direction, tuple(child_unit), compute if to_engine else None)
+    place = (id(owner), tensor, direction, child, tuple(child_unit), compute if to_engine else None)
     stays = not (to_engine and _reloaded(state, compute, operation, tensor, direction))
     if stays and state.resident.get(place) == tuple(identity):
         return
     state.resident[place] = tuple(identity)
 
-    size = _elements(state, compute, dims, frames, depth, level)
+    size = _elements(state, compute, tensor, frames, depth, level)
     root = level == 0 and not to_engine
     size *= state.workload.tensor(tensor).bits if root else operation.bits
-    group = (id(owner), tensor, direction, tuple(parent_unit), tuple(among_equals), times)
+    group = (id(owner), tensor, direction, child, tuple(parent_unit), tuple(among_equals), times)
     first_of_equals = group not in state.passed_parent
     state.passed_parent.add(group)
 
@@ -278,6 +279,22 @@ def _reloaded(
     return contracted > rows_of_array or columns > columns_of_array
 
 
+def _rotates(frame: _Frame, tensor: str, level: int) -> bool:
+    """Whether units below a level pass the tensor's tiles of a frame's loops to each other."""
+    node = frame.node
+    return isinstance(node, Temporal) and tensor in node.rotates and frame.level <= level + 1
+
+
+def _number(state: _State, frames: tuple[_Frame, ...], level: int) -> int:
+    """The number of a unit of a level among those below the same unit."""
+    found = 0
+    for f in frames:
+        if isinstance(f.node, Spatial) and f.level == level:
+            for loop, index in zip(f.loops, f.indices, strict=True):
+                found = found * _steps(state, loop) + index
+    return found
+
+
 def _reduced(node: Node, tensor: str, memory: str) -> bool:
     """Whether a collective below the node combines the tensor of the units of a memory."""
     match node:
@@ -295,21 +312,26 @@ def _reduced(node: Node, tensor: str, memory: str) -> bool:
 def _elements(
     state: _State,
     compute: Compute,
-    dims: tuple[str, ...],
+    tensor: str,
     frames: tuple[_Frame, ...],
     depth: int,
     level: int,
 ) -> int:
     """Elements that exist in the tile of one child: per dimension, those before the true extent."""
     number = 1
-    for dim in dims:
+    for dim in state.workload.tensor(tensor).dims:
         start, extent = 0, 1
         for i, f in enumerate(frames):
             chosen = i <= depth or (isinstance(f.node, Spatial) and f.level <= level + 1)
+            rotates = i > depth and _rotates(f, tensor, level)
             for loop, index in zip(f.loops, f.indices, strict=True):
                 if loop.dim != dim:
                     continue
                 steps = _steps(state, loop)
+                if rotates:
+                    # in the first round each unit has the shard of its own number
+                    index = (index + _number(state, frames, f.level)) % steps
+                    chosen = True
                 if chosen:
                     assert extent == 1, "a loop that selects tiles lies inside the tile"
                     start = start * steps + index

@@ -133,8 +133,9 @@ MESH_KINDS = (
     "all_gather",
     "reduce_scatter",
     "all_reduce",
+    "permute",
 )
-"""Those that `collective` prices. In all-to-all and permute it counts who sends to whom."""
+"""Those that `collective` prices. In all-to-all it counts who sends to whom."""
 
 # -- collectives (3) ---------------------------------------------------------------------------
 
@@ -186,7 +187,11 @@ def collective(
         "all_gather": (over(2 * (p - 1) * volume, one), p - 1, 2, 0),
         "reduce_scatter": (over(q * volume, one), q / 2, 2, q / 2),
         "all_reduce": (over(2 * q * volume, one), q, 2, q / 2),
+        "permute": (over(2 * volume, one), 1, 1, 0),
     }[kind]
+    if kind == "permute":
+        # a ring of neighbours: in an even mesh, or two; else some hand on over one between
+        hops = 1 if p == 2 or (min(x, y) > 1 and p % 2 == 0) else 2
     words = over(channel * volume * 8, network.channel_width_bits)
     time = Fraction(max(ceil(at_memory), ceil(across * hops * wait + words)))
     if combined:

@@ -233,8 +233,9 @@ def _only(nodes: tuple[Node, ...]) -> Node:
 
 
 def _permute(nest: Nest, tensor: str, shards: tuple[str, str]) -> Collective:
-    """Each cluster hands its shard of a tensor to its neighbour; after the last round it has its
-    own one back, for the next row block.
+    """Each cluster hands its shard of a tensor to its neighbour.
+
+    After the last round it has its own one back, for the next row block.
     """
     part = tuple(
         Loop(d, (nest.factor(d, 1, "t"), *nest.below(d, 1)) if d == "N" else nest.below(d, 1))

@@ -38,6 +38,7 @@ ALGORITHM = {
         "bidirectional-ring",
         "tree",
         "halving-doubling",
+        "recursive-doubling",
         "direct",
         "one-shot",
         "hierarchical",

@@ -6,9 +6,9 @@ Batches of 65,536 random mappings of every strategy on the edge machine (GEMM, G
 GEMM-LayerNorm of 1024 x 1024 x 256; attention of 32 heads, 8 key/value heads, 2,048 x 2,048, width
 64, with and without a causal mask), and 4,096 mappings on 16 machines, all numbers already on the
 device. Mappings are drawn from the space that `jaxcomet.optimize` enumerates. Two ways are timed:
-the public `evaluate_totals` (checks its arguments and copies the totals back) and the same totals
-inside a jitted function of the caller. The baseline, measured between them in the same run, is the scalar
-Python transcription of the authors' closed form (tests/reference/comet_program.py) on 200
+the public `evaluate_totals` (checks its arguments, copies the totals back) and the same totals
+inside a jitted function of the caller. The baseline, measured between them in the same run, is the
+scalar Python transcription of the authors' closed form (tests/reference/comet_program.py) on 200
 mappings.
 Raw samples, versions, device, commit and date go to the JSON; medians are computed from them.
 """

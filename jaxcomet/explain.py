@@ -82,6 +82,20 @@ def _node(node: NodeCost, cost: Cost) -> list[str]:
     return lines
 
 
+def below_bound(cost: Cost) -> str:
+    """A warning where the conventions let a latency be shorter than its traffic takes; else empty.
+
+    Of a single mapping. The rules of `comet-program` do (a write hides a read of the same memory).
+    """
+    bound, latency = float(cost.root_bound_cycles), float(cost.latency_cycles)
+    if latency >= bound * (1 - 1e-9):
+        return ""
+    return (
+        f"shorter than possible: {cost.occupancy[0].memory} alone needs "
+        f"{_number(math.ceil(bound))} cycles; the conventions {cost.conventions.preset} hide moves that nothing can hide"
+    )
+
+
 def explain(cost: Cost) -> str:
     """The limiting level, the shares, the use of each memory.
 
@@ -111,6 +125,8 @@ def explain(cost: Cost) -> str:
         f"matrix engines used {float(cost.utilization):.2%}",
     ]
     lines += [f"cannot run: {reason}" for reason in cost.reasons()]
+    if below_bound(cost):
+        lines.append(below_bound(cost))
     lines += ["", "shares of the latency:"]
     for part in sorted(cost.latency_parts, key=lambda p: -float(p.cycles)):
         if float(part.cycles) != 0.0:

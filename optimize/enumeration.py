@@ -203,7 +203,7 @@ def enumerate_mappings(
       so).
     """
     options = options or {}
-    plan = strategy.planned(workload, machine, loop_orders=loop_orders, **options)
+    plan = strategy.planned(workload, machine, loop_orders, **options)
     label = strategy.label(options, loop_orders)
     form = rewritten(workload, plan.rewrites)
     chosen: dict[str, object] = {}
@@ -224,10 +224,10 @@ def enumerate_mappings(
         found = _search(workload, machine, space, part, conventions, objective, progress)
         chosen |= {n: float(v[0]) for n, v in space.factors(np.array([found.index])).items()}
         searched.append(Searched(size=whole, evaluated=space.size, feasible=found.feasible))
-    mapping = strategy.build(workload, machine, chosen, loop_orders=loop_orders, **options)
+    mapping = strategy.build(workload, machine, chosen, loop_orders, **options)
     # unlike `evaluate`, which refuses it, this prices what is nearest to fitting though illegal
     floats = jax.tree.map(float, (workload, mapping, machine))
-    cost = cost_of(*floats, conventions)
+    cost = cost_of(floats[0], floats[1], floats[2], conventions)
     return Best(
         strategy=label,
         mapping=mapping,

@@ -156,6 +156,7 @@ def _print_one(ranking: "Ranking") -> None:
     from jaxcomet.cli.breakdown import broken, energy_table, latency_table
     from jaxcomet.cli.ranking import BASELINE
     from jaxcomet.cli.reasons import limiting, why
+    from jaxcomet.explain import below_bound
     from jaxcomet.mapping import describe
 
     setting = ranking.setting
@@ -198,6 +199,9 @@ def _print_one(ranking: "Ranking") -> None:
         tables.show(table)
         if rated:
             console.print(f"speedup and energy ratio: {BASELINE} / strategy")
+    for entry in ranking.ranked:
+        if below_bound(entry.cost):
+            console.print(f"{entry.label}: {below_bound(entry.cost)}", style="bold yellow")
     for entry in ranking.infeasible:
         console.print(f"{entry.label}: no mapping fits; the nearest: ", style="bold red", end="")
         console.print("; ".join(entry.cost.reasons()))

@@ -279,6 +279,7 @@ def _print(priced: "Priced") -> None:
         traffic_table,
     )
     from jaxcomet.cli.record import title
+    from jaxcomet.explain import below_bound
     from jaxcomet.mapping import describe
 
     record, cost = priced.record, priced.cost
@@ -297,6 +298,8 @@ def _print(priced: "Priced") -> None:
         f"utilization {tables.percent(float(cost.utilization))}",  # pyright: ignore[reportArgumentType]
         style="bold",
     )
+    if below_bound(cost):
+        console.print(below_bound(cost), style="bold yellow")
     for reason in cost.reasons():
         console.print(f"INFEASIBLE: {reason}", style="bold red")
     console.print()

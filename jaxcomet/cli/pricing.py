@@ -165,7 +165,7 @@ class _Task:
     def mapping(
         self, workload: CompoundOp, machine: Machine, factors: MappingABC[str, object]
     ) -> Mapping:
-        return self.strategy.build(workload, machine, factors, loop_orders=None, **self.options)
+        return self.strategy.build(workload, machine, factors, **self.options)
 
 
 def _price(

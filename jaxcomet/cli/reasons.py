@@ -75,7 +75,7 @@ def _faster_exchanges(ranking: Ranking, best: Entry) -> list[str]:
         return []
     workload, options = setting.operation(), {**best.options, "algorithm": "auto"}
     factors = best.best.mapping.factors
-    mapping = strategy.build(workload, ranking.machine, factors, loop_orders=None, **options)
+    mapping = strategy.build(workload, ranking.machine, factors, **options)
     cost = evaluate(workload, mapping, ranking.machine, conventions=best.cost.conventions)
     cycles = float(cost.latency_cycles)  # pyright: ignore[reportArgumentType]
     if not cost.feasible or cycles >= best.latency_cycles:

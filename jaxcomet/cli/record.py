@@ -136,7 +136,7 @@ def price(record: Record) -> Priced:
     rules = choose_conventions(record.preset, record.convention_options)
     machine = load_machine(record.machine, record.machine_overrides)
     workload = record.operation()
-    mapping = strategy.build(workload, machine, record.factors, loop_orders=None, **record.options)
+    mapping = strategy.build(workload, machine, record.factors, **record.options)
     cost = evaluate(workload, mapping, machine, conventions=rules)
     complete = dataclasses.replace(
         record,

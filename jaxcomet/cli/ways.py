@@ -94,7 +94,7 @@ def _look(
     workload: CompoundOp, machine: Machine, strategy: Strategy, options: dict[str, str]
 ) -> tuple[int, Any]:
     """Number of mappings, and what their costs depend on."""
-    plan = strategy.planned(workload, machine, loop_orders=None, **options)
+    plan = strategy.planned(workload, machine, **options)
     parts = spaces(rewritten(workload, plan.rewrites), machine, plan.tree)
     columns = {
         name: axis.splits[:, column]

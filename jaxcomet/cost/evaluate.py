@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomet._compat import enable_x64, is_traced
-from jaxcomet.arith import maximum
+from jaxcomet.arith import Number, maximum, per
 from jaxcomet.cost.collective import check_collective
 from jaxcomet.cost.conventions import DEFAULT, Conventions
-from jaxcomet.cost.energy import engine_energy, traffic
+from jaxcomet.cost.energy import Traffic, engine_energy, traffic
 from jaxcomet.cost.latency import latency
 from jaxcomet.cost.legality import check, illegal, refuse
 from jaxcomet.cost.occupancy import occupancy, spatial_use
@@ -46,6 +46,7 @@ def cost_of(
         assert isinstance(engine, MatrixEngine)
         macs = engine.array_rows * engine.array_columns * engine.grid_rows * engine.grid_columns
         capacity = maximum(capacity, macs * placement.units(s.above) * time.cycles)
+    moved = tuple(t for m, mt in time.moves for t in traffic(placement, m, mt))
     memories = sorted(
         machine.memories.values(), key=lambda m: (machine.level_index(m.level), m.name)
     )
@@ -56,7 +57,7 @@ def cost_of(
         conventions=conventions,
         latency_cycles=time.cycles,
         latency_parts=parts_of(time.parts),
-        traffic=tuple(t for m, mt in time.moves for t in traffic(placement, m, mt)),
+        traffic=moved,
         engine_energy=tuple(engine_energy(placement, s) for s in placement.sites),
         collectives=time.collectives,
         occupancy=tuple(occupancy(placement, m.name) for m in memories),
@@ -66,10 +67,22 @@ def cost_of(
         ),
         nodes=time.nodes,
         illegal=illegal(placement),
+        root_bound_cycles=_root_bound(machine, moved),
         compulsory_bytes=sum(io_bytes[1:], start=io_bytes[0]),
         matrix_work=work,
         matrix_capacity=capacity,
     )
+
+
+def _root_bound(machine: Machine, moved: tuple[Traffic, ...]) -> Number:
+    """Cycles of the outermost memory's ports: reads and writes one after the other on a bus."""
+    root = machine.root
+    sums: dict[str, Number] = {"fill": 0.0, "drain": 0.0}
+    for t in moved:
+        if t.parent == root.name:
+            sums[t.direction] = sums[t.direction] + t.parent_bytes
+    total = maximum(*sums.values()) if root.duplex else sums["fill"] + sums["drain"]
+    return per(total, root.child_bandwidth_bytes_per_cycle)
 
 
 class Totals(NamedTuple):

@@ -227,7 +227,8 @@ class Placement:
         for site in sites:
             op = site.operation
             ways: list[tuple[str, Direction]] = [(t, "fill") for t in op.inputs]
-            for tensor, direction in (*ways, (op.output, "drain")):
+            ways.append((op.output, "drain"))
+            for tensor, direction in ways:
                 home = self.home_level(tensor)
                 rule = None
                 if home > level:

@@ -98,6 +98,8 @@ class Cost:
       nodes: the walked tree, for explaining.
       illegal: loops that must have one step for the mapping to compute what it should.
       compulsory_bytes: bytes that must cross the outermost boundary: inputs and outputs, once each.
+      root_bound_cycles: cycles that the outermost memory's ports need for the bytes that cross
+        them: no schedule is faster, and only conventions that are not physical let a latency be.
       matrix_work: multiply-accumulates that the workload needs; masked ones are not counted.
       matrix_capacity: multiply-accumulates that all matrix engines used can do in the latency.
     """
@@ -116,6 +118,7 @@ class Cost:
     nodes: tuple[NodeCost, ...]
     illegal: tuple[Illegal, ...]
     compulsory_bytes: Number
+    root_bound_cycles: Number
     matrix_work: Number
     matrix_capacity: Number
 
@@ -293,6 +296,7 @@ class Cost:
             "energy_pj": one.energy_pj,
             "edp_pj_cycles": one.edp_pj_cycles,
             "utilization": one.utilization,
+            "root_bound_cycles": one.root_bound_cycles,
             "latency_parts": [dataclasses.asdict(p) for p in one.latency_parts],
             "energy_parts_pj": one.energy_parts,
             "traffic_bytes": one.traffic_bytes,

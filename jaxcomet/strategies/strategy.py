@@ -73,8 +73,8 @@ class Strategy:
         self,
         workload: CompoundOp,
         machine: Machine,
-        *,
         loop_orders: MappingABC[str, Sequence[str]] | None = None,
+        /,
         **options: str,
     ) -> Plan:
         """The plan for a workload on a machine.
@@ -95,12 +95,12 @@ class Strategy:
         workload: CompoundOp,
         machine: Machine,
         factors: MappingABC[str, object],
-        *,
         loop_orders: MappingABC[str, Sequence[str]] | None = None,
+        /,
         **options: str,
     ) -> Mapping:
         """The mapping with the given factors; see `Mapping.from_factors` for what is refused."""
-        plan = self.planned(workload, machine, loop_orders=loop_orders, **options)
+        plan = self.planned(workload, machine, loop_orders, **options)
         return Mapping.from_factors(
             rewritten(workload, plan.rewrites),
             strategy=self.label(options, loop_orders),

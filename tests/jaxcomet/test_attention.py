@@ -42,9 +42,7 @@ def _cost(
     **options: str,
 ) -> Cost:
     made = machine or _r2v()
-    mapping = strategies.get("attention", strategy).build(
-        workload, made, dict(factors), loop_orders=None, **options
-    )
+    mapping = strategies.get("attention", strategy).build(workload, made, dict(factors), **options)
     return evaluate(workload, mapping, made, conventions=rules)
 
 

@@ -100,7 +100,7 @@ def _priced(
     units = {n: edge for n in names if n.endswith(("_sx", "_sy"))}
     preset, *changed = rules or ("default",)
     chosen = conventions(preset, **dict(rule.split("=") for rule in changed))
-    mapping = how.build(op, machine, {**units, **factors}, loop_orders=None, **options)
+    mapping = how.build(op, machine, {**units, **factors}, **options)
     return evaluate(op, mapping, machine, conventions=chosen)
 
 
@@ -338,9 +338,7 @@ def attended(machine: str, which: str, lanes: float = 1.0) -> Cost:
     assert isinstance(vector, VectorEngine)
     wider = dataclasses.replace(vector, lanes=vector.lanes * lanes)
     found = dataclasses.replace(found, engines={**found.engines, "simd": wider})
-    mapping = strategies.get(op.name, strategy).build(
-        op, found, factors, loop_orders=None, **options
-    )
+    mapping = strategies.get(op.name, strategy).build(op, found, factors, **options)
     cost = evaluate(op, mapping, found)
     assert cost.feasible
     return cost

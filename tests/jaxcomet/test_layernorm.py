@@ -45,7 +45,7 @@ def _cost(
     kind = strategies.get("gemm-layernorm", strategy)
     cost = evaluate(
         workload,
-        kind.build(workload, made, dict(factors), loop_orders=None, **options),
+        kind.build(workload, made, dict(factors), **options),
         made,
         conventions=rules,
     )

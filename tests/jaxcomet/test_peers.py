@@ -243,7 +243,7 @@ def priced(
     kind = strategies.get(workload.name, strategy) if isinstance(strategy, str) else strategy
     return evaluate(
         workload,
-        kind.build(workload, made, factors, loop_orders=None, **options),
+        kind.build(workload, made, factors, **options),
         made,
         conventions=rules,
     )

@@ -3,6 +3,8 @@
 import itertools
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from jaxcomet import (
     gemm_softmax,
     strategies,
 )
+from jaxcomet._compat import enable_x64
 from jaxcomet.cost import conventions
 from jaxcomet.hardware import Machine, load
 from jaxcomet.mapping import Spatial, Temporal, computes, factor_names, reordered, walk
@@ -146,14 +149,57 @@ def test_outer_loop_order_decides_what_is_read_again(order: str):
 def test_loop_orders_of_any_level():
     workload, machine = gemm(12, 12, 12), load("edge")
     strategy = strategies.get("gemm", "tiled")
-    plan = strategy.planned(workload, machine, loop_orders={"gb": "KMN"})
+    plan = strategy.planned(workload, machine, {"gb": "KMN"})
     (node,) = (n for n, _ in walk(plan.tree) if isinstance(n, Temporal) and n.level == "gb")
     assert [x.dim for x in node.loops] == ["K", "M", "N"]
     mapping = strategy.build(
-        workload, machine, {"M_comp": 12, "N_comp": 12, "K_comp": 12}, loop_orders={"gb": "K"}
+        workload, machine, {"M_comp": 12, "N_comp": 12, "K_comp": 12}, {"gb": "K"}
     )
     assert mapping.strategy == "tiled[gb:K]"
     with pytest.raises(MappingError, match=r"loop order: got level 'l2'; the tree has loops at"):
         reordered(plan.tree, {"l2": "MNK"})
     with pytest.raises(MappingError, match=r"loop order of gb: got dimension 'X'; there are loops"):
         reordered(plan.tree, {"gb": "XM"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workload", "name"),
+    [(w, s.name) for w in WORKLOADS for s in strategies.available(w.name)],
+    ids=lambda x: x if isinstance(x, str) else f"{x.name}-{len(x.operations)}",
+)
+def test_gradients_reach_the_numbers_of_the_machine(workload: CompoundOp, name: str):
+    """Finite for every number; more DRAM bandwidth is never slower, a read costs its bytes."""
+    machine = load("edge")
+    strategy = strategies.get(workload.name, name)
+    plan = strategy.planned(workload, machine)
+    factors: dict[str, object] = {}
+    for space in spaces(rewritten(workload, plan.rewrites), machine, plan.tree):
+        picked = space.factors(np.array([space.size // 3]))
+        factors |= {n: float(v[0]) for n, v in picked.items()}
+    mapping = strategy.build(workload, machine, factors)
+
+    def total(made: Machine) -> jax.Array:
+        # latency depends on no energy and energy on no bandwidth: one sum shows both slopes
+        cost = evaluate(workload, mapping, made)
+        return jnp.asarray(cost.latency_cycles + cost.energy_pj)
+
+    with enable_x64(True):
+        slope = jax.device_get(jax.jit(jax.grad(total))(jax.tree.map(jnp.asarray, machine)))
+    for path, leaf in jax.tree_util.tree_flatten_with_path(slope)[0]:
+        assert np.isfinite(leaf), jax.tree_util.keystr(path)
+    dram = slope.memories["dram"]
+    assert dram.child_bandwidth_bytes_per_cycle <= 0  # 0 where the mesh is slower
+    assert slope.memories["gb"].network.hop_latency_cycles > 0
+    macs = evaluate(workload, mapping, machine).engine_energy
+    assert slope.engines["gemm"].mac_energy_pj == pytest.approx(
+        sum(float(e.work) for e in macs if e.engine == "gemm"), rel=1e-9
+    )
+    cost = evaluate(workload, mapping, machine)
+    read = sum(
+        float(t.parent_bytes) for t in cost.traffic if t.parent == "dram" and t.direction == "fill"
+    )
+    assert dram.read_energy_pj_per_byte == pytest.approx(read, rel=1e-9)
+    needed = any(o.function == "exp" for o in workload.operations)
+    if needed:
+        assert slope.engines["simd"].ops["exp"].energy_pj > 0

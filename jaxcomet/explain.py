@@ -90,9 +90,10 @@ def below_bound(cost: Cost) -> str:
     bound, latency = float(cost.root_bound_cycles), float(cost.latency_cycles)
     if latency >= bound * (1 - 1e-9):
         return ""
+    needed = _number(math.ceil(bound))
     return (
-        f"shorter than possible: {cost.occupancy[0].memory} alone needs "
-        f"{_number(math.ceil(bound))} cycles; the conventions {cost.conventions.preset} hide moves that nothing can hide"
+        f"shorter than possible: {cost.occupancy[0].memory} alone needs {needed} cycles; the "
+        f"conventions {cost.conventions.preset} hide moves that nothing can hide"
     )
 
 

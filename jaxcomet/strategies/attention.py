@@ -111,13 +111,8 @@ def _values(nest: Nest, values: Operation) -> tuple[Node, ...]:
     nodes: list[Node] = [branch]
     for level in range(nest.last, 0, -1):
         if nest.reduces_at(values, level):
-            nodes += nest.loop((_reduce(nest, values.output, level),))
+            nodes += nest.loop((nest.combine("reduce", values.output, "add", level),))
     return tuple(nodes)
-
-
-def _reduce(nest: Nest, tensor: str, level: int) -> Collective:
-    """Sums partial results of the units of a level into one of them."""
-    return nest.combine("reduce", tensor, "add", level)
 
 
 _ONLINE = ("online-softmax",)

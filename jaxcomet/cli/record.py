@@ -83,8 +83,8 @@ def title(
     """What is priced, and where, in a line.
 
     Example:
-      >>> title("gemm-layernorm", {"M": 1, "N": 1024, "K": 128}, {"norm": "rms"}, "edge")
-      'gemm-layernorm M 1 × N 1,024 × K 128, norm=rms on edge'
+      >>> title("gemm-layernorm", {"M": 1.0, "N": 1e3, "K": 128.0}, {"norm": "rms"}, "edge")
+      'gemm-layernorm M 1 × N 1,000 × K 128, norm=rms on edge'
     """
     entry = catalog.find(workload)
     words = [f"{name} {count(size)}" for name, size in filled(workload, sizes).items()]
@@ -98,7 +98,7 @@ def shape(workload: str, sizes: dict[str, float], options: dict[str, OptionValue
     """Sizes and changed options in short, in pieces between which a line may break.
 
     Example:
-      >>> shape("attention", {"heads": 12, "q": 256, "head_dim": 64}, {"causal": True})
+      >>> shape("attention", {"heads": 12.0, "q": 256.0, "head_dim": 64.0}, {"causal": True})
       ['1x12/12 ', '256x256', 'x64', ' causal']
     """
     entry = catalog.find(workload)

@@ -158,8 +158,9 @@ def test_describe_shows_the_nest():
 @pytest.mark.parametrize("machine", ["edge", "cloud"])
 def test_every_strategy_runs_all_six_operations_once(name: str, machine: str):
     strategy = strategies.get("gemm-softmax", name)
-    for values in itertools.product(*strategy.options.values()):
-        options = dict(zip(strategy.options, values, strict=True))
+    shaping = {n: v for n, v in strategy.options.items() if n != "algorithm"}
+    for values in itertools.product(*shaping.values()):
+        options = dict(zip(shaping, values, strict=True))
         plan = strategy.planned(gemm_softmax(1, 1, 1), load(machine), **options)
         tree, homes = plan.tree, plan.homes
         assert [c.operation for c in computes(tree)] == [

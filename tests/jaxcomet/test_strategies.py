@@ -41,7 +41,6 @@ REFUSED = {
     # two levels: no units between memory and cores that could pass keys around
     ("ring", "r2v"): "between the outermost memory and the cores",
     # no peer links anywhere
-    ("ring", "four_level"): "has no peer links",
     ("fused-gemm-sm", "four_level"): "has no peer links",
     ("fused-gemm-ln", "four_level"): "has no peer links",
 }

@@ -78,12 +78,19 @@ def test_every_mapping_of_a_space_is_accepted_and_none_comes_twice(
 ):
     workload, machine = gemm_softmax(*shape), load("edge")
     tree, homes = _tree("edge", name)
-    for space in spaces(workload, machine, tree):
+    found = spaces(workload, machine, tree)
+    for space in found:
         factors = space.factors(np.arange(space.size))
         rows = np.array(list(factors.values()))
         assert len(np.unique(rows, axis=1).T) == space.size
+        others: dict[str, np.ndarray] = {}
+        for other in found:
+            if other is not space:
+                others |= other.factors(np.array([0]))
         # raises for a factor that does not cover, or has steps with nothing to do
-        Mapping.from_factors(workload, strategy=name, tree=space.tree, homes=homes, factors=factors)
+        Mapping.from_factors(
+            workload, strategy=name, tree=tree, homes=homes, factors={**others, **factors}
+        )
         for factor, values in factors.items():
             if factor.endswith(("_sx", "_sy")):
                 assert np.all(values <= 2), factor

@@ -1,6 +1,6 @@
 """Attention: bytes and work of every strategy by hand, from one head to 131,072 keys.
 
-T03 of the users' list (reference/users.md; NVlabs/timeloop 218 and 259) and what else attention
+T03 of the users' list (NVlabs/timeloop 218 and 259) and what else attention
 asks of a cost model: grouped heads, decoding, unequal lengths, a causal mask whose hidden blocks
 are skipped, the online softmax with its price, and keys that travel round a ring.
 """

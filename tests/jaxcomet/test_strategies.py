@@ -46,7 +46,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("machine_name", MACHINES)
+@pytest.mark.parametrize("machine_name", MACHINES, ids=lambda name: Path(name).stem)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: f"{w.name}-{len(w.operations)}")
 def test_every_strategy_maps_every_operation_once_and_legally(
     workload: CompoundOp, machine_name: str

@@ -1,8 +1,8 @@
 """What users of other cost models asked for: T01, T02, T04, T05 and T06 of the project's list.
 
-The list (reference/users.md) gives each input and the right answer; the issue numbers below are
-where it went wrong elsewhere. Small operations on small machines, mapped by hand. T07 (units) is
-tested in tests/hardware/test_units.py.
+The list gives each input and the right answer; the issue numbers below are where it went wrong
+elsewhere. Small operations on small machines, mapped by hand. T03 is tested in test_attention.py,
+T07 in test_peaks.py and tests/hardware/test_units.py, T08 and T09 in test_exchange.py.
 """
 
 import math

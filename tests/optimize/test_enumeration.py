@@ -15,8 +15,8 @@ from tests.reference.sampling import TILE, Row, joined, priced
 
 SPREAD = dict.fromkeys(("N_dram_sx", "N_dram_sy", "N_gb_sx", "N_gb_sy"), 2)
 
-# Best latency over all mappings of a shape, found with the authors' program (reference/comet.md,
-# section 9, rows "best of all"; d-matrix-ai/comet 917af0d).
+# Best latency over all mappings of a shape, found with the authors' program (d-matrix-ai/comet
+# 917af0d).
 PUBLISHED = (
     ("edge", (1, 1024, 128), 9270),
     ("edge", (1, 512, 256), 8963),

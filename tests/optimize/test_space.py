@@ -13,8 +13,8 @@ from jaxcomet.optimize.space import factorizations, spaces
 from jaxcomet.workload import CompoundOp
 
 # COMET's 12 shapes (arXiv:2509.00599) and the size of the space of its released mapping: all exact
-# divisor factorisations of M over 4 slots, of N / units over 2, of K over 2 (reference/comet.md,
-# section 5, counted with the program d-matrix-ai/comet 917af0d, test/iterative_mapper).
+# divisor factorisations of M over 4 slots, of N / units over 2, of K over 2 (counted with the
+# program d-matrix-ai/comet 917af0d, test/iterative_mapper).
 PUBLISHED = (
     ("edge", (256, 256, 128), 6600),
     ("edge", (1024, 1024, 256), 18018),

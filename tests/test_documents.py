@@ -41,7 +41,8 @@ def _words(text: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_python_of_a_page_runs(page: Path):
+def test_python_of_a_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(ROOT)  # pages name files of the repository
     blocks = _blocks(page, "python")
     assert blocks, f"{page.name} shows no Python"
     scope: dict = {}  # the blocks of a page continue each other

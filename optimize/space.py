@@ -134,7 +134,7 @@ def spatial_factors(workload: CompoundOp, machine: Machine, tree: Node) -> dict[
         used = set(chain) & names
         if used:
             shares.append(_Share(used, int(workload.sizes[chain_dim])))  # pyright: ignore[reportArgumentType]
-    slots: dict[int, list[tuple[int, int, str, int]]] = {}
+    slots: list[tuple[bool, int, int, tuple[int, int], str, int]] = []
     for order, (level, x, y) in enumerate(unique):
         mesh = machine.level(level)
         depth = machine.level_index(level)
@@ -142,23 +142,19 @@ def spatial_factors(workload: CompoundOp, machine: Machine, tree: Node) -> dict[
             for position, loop in enumerate(loops):
                 last = position == len(loops) - 1
                 rank = -(2 * depth + edge) if last else 2 * depth + edge
-                key = 1_000 * order + edge
-                for name in loop.factors:
-                    slots.setdefault(position if not last else 10, []).append(
-                        (rank, key, name, int(units))
-                    )
-    free: dict[int, int] = {}
+                turn = (last, 0 if last else position, rank, (order, edge))
+                slots += [(*turn, name, int(units)) for name in loop.factors]
+    free: dict[tuple[int, int], int] = {}
     chosen: dict[str, int] = {}
-    for position in sorted(slots):
-        for _, key, name, units in sorted(slots[position]):
-            if name in chosen:
-                continue
-            left = free.get(key, units)
-            taking = [s for s in shares if name in s.names]
-            chosen[name] = max(1, min([left, *(s.rest for s in taking)]))
-            free[key] = left // chosen[name]
-            for s in taking:
-                s.inner *= chosen[name]
+    for _, _, _, edge_of, name, units in sorted(slots):
+        if name in chosen:
+            continue
+        left = free.get(edge_of, units)
+        taking = [s for s in shares if name in s.names]
+        chosen[name] = max(1, min([left, *(s.rest for s in taking)]))
+        free[edge_of] = left // chosen[name]
+        for s in taking:
+            s.inner *= chosen[name]
     return chosen
 
 

@@ -118,7 +118,7 @@ def check_collective(placement: Placement, node: Collective) -> None:
       MappingError: an algorithm that the kind lacks on a mesh, levels without ``hierarchical``, a
         level's memory that is not there or has no peer links, a missing function, a width below 1.
     """
-    head = f"{node.kind} of {node.tensor}"
+    head = f"machine {placement.machine.name}: {node.kind} of {node.tensor}"
     for name in (node.memory, *(ranks.memory for ranks in node.outer)):
         memory = placement.machine.memories.get(name)
         if memory is None:

@@ -9,7 +9,6 @@ import numpy as np
 
 from jaxcomet._compat import enable_x64, is_traced
 from jaxcomet.arith import Number, maximum, per
-from jaxcomet.cost.collective import check_collective
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.cost.energy import Traffic, engine_energy, traffic
 from jaxcomet.cost.latency import latency
@@ -18,7 +17,7 @@ from jaxcomet.cost.occupancy import occupancy, spatial_use
 from jaxcomet.cost.placement import Placement
 from jaxcomet.cost.result import Cost, SpatialUse, parts_of
 from jaxcomet.hardware.machine import Machine, MatrixEngine
-from jaxcomet.mapping import Collective, Mapping, walk
+from jaxcomet.mapping import Mapping
 from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp
 
@@ -118,9 +117,6 @@ def _check(
     form = rewritten(workload, mapping.rewrites)
     placement = Placement(form, mapping, machine, conventions)
     check(placement)
-    for node, _ in walk(mapping.tree):
-        if isinstance(node, Collective):
-            check_collective(placement, node)
     refuse(placement, illegal(placement))
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from jax.tree_util import register_dataclass
 
 from jaxcomet.arith import Number, product
+from jaxcomet.cost.collective import COMBINING, check_collective
 from jaxcomet.cost.placement import Placement, Site
 from jaxcomet.mapping import (
     Collective,
@@ -50,7 +51,6 @@ class Illegal:
     steps: Number
 
 
-_COMBINING = ("all_reduce", "reduce", "reduce_scatter")
 _REDISTRIBUTING = (
     "reduce",
     "reduce_scatter",
@@ -211,7 +211,7 @@ def _partial_uses(placement: Placement) -> list[Illegal]:
                 factors = {*event.x, *event.y}
                 for rank in event.outer:
                     factors |= {*rank.x, *rank.y}
-                if event.kind in _COMBINING:
+                if event.kind in COMBINING:
                     before = partial.get(event.tensor, frozenset())
                     partial[event.tensor] = before - factors
                     exchanged[event.tensor] = exchanged.get(event.tensor, frozenset()) | factors
@@ -308,7 +308,7 @@ def check(placement: Placement) -> None:
 
     Raises:
       MappingError: no engine of the needed kind, an operation that the vector engine's table lacks,
-        a collective between memories without peer links, a level that the machine does not have.
+        a collective that cannot be (see `check_collective`), a level that the machine has not.
     """
     machine = placement.machine
     head = f"machine {machine.name}"
@@ -334,12 +334,7 @@ def check(placement: Placement) -> None:
             continue
         if node.function is not None:
             needed.append((node.function, f"{node.kind} of {node.tensor}"))
-        memory = machine.memories[node.memory]
-        if memory.network is None or memory.link_bandwidth_bytes_per_cycle is None:
-            raise MappingError(
-                f"{head}: memory.{memory.name} has no peer links, which {node.kind} of "
-                f"{node.tensor} needs; give it link_bandwidth"
-            )
+        check_collective(placement, node)
     for function, what in needed:
         if vector is None:
             raise MappingError(f"{head}: has no vector engine, which {what} needs")

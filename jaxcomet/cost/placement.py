@@ -376,12 +376,12 @@ class Placement:
     def delivered_again(self, move: Move) -> bool:
         """Whether an engine without weight registers reads its weights for every streamed row."""
         engine = self.machine.engines.get(move.child)
-        return (
-            isinstance(engine, MatrixEngine)
-            and not engine.weight_registers
-            and move.direction == "fill"
-            and move.tensor == move.site.operation.inputs[1]
-        )
+        bare = isinstance(engine, MatrixEngine) and not engine.weight_registers
+        return bare and self._loads_weights(move)
+
+    def _loads_weights(self, move: Move) -> bool:
+        """Whether a move to a matrix engine brings what stays in its array."""
+        return move.direction == "fill" and move.tensor == move.site.operation.inputs[1]
 
     def kept(self, move: Move) -> Number:
         """1 where a tile that the next step needs again is still there, 0 where it is not.
@@ -393,7 +393,7 @@ class Placement:
         engine = self.machine.engines.get(move.child)
         if not isinstance(engine, MatrixEngine):
             return 1.0
-        if move.direction == "fill" and move.tensor == move.site.operation.inputs[1]:
+        if self._loads_weights(move):
             if not engine.weight_registers:
                 return 0.0
             if self.conventions.weight_folds == "kept":

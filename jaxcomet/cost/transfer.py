@@ -13,8 +13,9 @@ from typing import Any
 from jax.tree_util import register_dataclass
 
 from jaxcomet.arith import Number, ceil, floor, maximum, minimum, per, product, times_rate
+from jaxcomet.cost.compute import call_elements
 from jaxcomet.cost.conventions import Conventions
-from jaxcomet.cost.placement import Move, Placement, Site
+from jaxcomet.cost.placement import Move, Placement
 from jaxcomet.hardware.machine import Network
 
 
@@ -107,7 +108,7 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
     elements = placement.child_tile(move)
     element_bytes = move.bits / 8.0
     if placement.delivered_again(move):
-        elements = call_points(placement, move.site)
+        elements = call_elements(placement, move.site)
     elif move.to_engine:
         elements = product([elements, placement.passes(move)])
     tile_bytes = elements * element_bytes
@@ -181,11 +182,6 @@ def move_time(placement: Placement, move: Move) -> MoveTime:
         mesh_cycles=mesh_cycles,
         cycles=cycles,
     )
-
-
-def call_points(placement: Placement, site: Site) -> Number:
-    """Points of the iteration space of one engine call."""
-    return product([placement.steps(loop) for loop in site.compute.tile])
 
 
 def _merged(placement: Placement, move: Move, network: Network) -> bool:

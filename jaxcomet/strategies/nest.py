@@ -236,7 +236,7 @@ class Nest:
         return tuple(self.time(d, level) for d in order)
 
     def down(
-        self, operation: Operation, level: int, function: str | None = None, result: str = ""
+        self, operation: Operation, level: int, function: str | None = None
     ) -> tuple[Node, ...]:
         """Nodes that run an operation below a temporal node of a level.
 
@@ -245,7 +245,6 @@ class Nest:
           level: the level whose temporal node is above.
           function: where the columns are spread: combines partial results between the units of
             each level further down.
-          result: the tensor that is combined; the operation's output if empty.
         """
         if level == self.last:
             return (self.core(operation),)
@@ -260,8 +259,9 @@ class Nest:
             )
         nodes: list[Node] = [self.over_units(under, body)]
         if function is not None and self.reduces_at(operation, under):
-            tensor = result or operation.output
-            nodes.append(self.combine("all_reduce", tensor, function, under, implied=True))
+            nodes.append(
+                self.combine("all_reduce", operation.output, function, under, implied=True)
+            )
         return tuple(nodes)
 
     def reduces_at(self, operation: Operation, level: int) -> bool:

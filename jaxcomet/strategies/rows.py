@@ -155,16 +155,7 @@ def _tile_branches(
     first, second = (o for o in operations if o.kind == "reduce")
     summed = second.inputs[0]
     at = operations.index(second)
-    columns = (
-        *nest.outer,
-        *(
-            f
-            for i in range(2, nest.last + 1)
-            if nest.column in nest.dims_at(i)
-            for f in nest.spatial_factors(nest.column, i)
-        ),
-        *nest.below(nest.column, 0),
-    )
+    columns = (*nest.outer, *nest.over(nest.column, 1), *nest.below(nest.column, 0))
     part = (
         Loop(nest.row, nest.below(nest.row, min(1, nest.last - 1))),
         Loop(nest.column, columns),

@@ -8,7 +8,9 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeGuard
 
 import jax
+from jax._src import distributed, xla_bridge  # what they hold has no public name
 from jax.core import Tracer
+from jaxlib.version import __version__ as jaxlib_version
 
 
 def enable_x64(enabled: bool = True) -> AbstractContextManager[None]:
@@ -37,3 +39,31 @@ def is_traced(value: Any) -> TypeGuard[jax.Array]:
       False
     """
     return isinstance(value, Tracer)
+
+
+def backends_started() -> bool:
+    """Whether jax has started its backends, so that the number of CPU devices is settled."""
+    return xla_bridge.backends_are_initialized()
+
+
+def cpu_pool_can_deadlock() -> bool:
+    """Whether sharded calls that wait for one another share one thread pool: jaxlib before 0.12."""
+    return tuple(int(part) for part in jaxlib_version.split(".")[:2]) < (0, 12)
+
+
+def coordination_client() -> Any:
+    """The connection to the processes of a cluster, a key-value store among them; None without.
+
+    Its methods take strings: key_value_set(key, value), blocking_key_value_get(key, milliseconds).
+    """
+    return distributed.global_state.client
+
+
+def process_place() -> tuple[int, int]:
+    """The rank of this process and the number of processes, without starting the backends.
+
+    Example:
+      >>> process_place()
+      (0, 1)
+    """
+    return distributed.global_state.process_id, distributed.global_state.num_processes

@@ -15,20 +15,16 @@ Raw samples, versions, device, commit and date go to the JSON; medians are compu
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # for tests.reference
@@ -95,18 +91,6 @@ def grid() -> tuple[Any, Any, Any]:
     )
     scale = np.linspace(1.0, 2.0, MACHINES)[:, None]
     return workload, mapping, on_device(jax.tree.map(lambda x: np.asarray(x) * scale, machine))
-
-
-def commit() -> str:
-    """The checkout's commit, with a mark if files differ from it."""
-
-    def git(*words: str) -> str:
-        found = subprocess.run(
-            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        return found.stdout.strip()
-
-    return (git("rev-parse", "HEAD") or "unknown") + ("+" if git("status", "--porcelain") else "")
 
 
 def baseline(runs: int) -> list[float]:
@@ -201,19 +185,7 @@ def main() -> None:
     print(f"slowest case / scalar reference: {slowest / per_second:,.0f}")
     record = {
         "benchmark": "throughput",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "device": jax.devices()[0].device_kind,
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "processor": platform.processor() or platform.machine(),
-        "versions": {
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "jaxlib": metadata.version("jaxlib"),
-            "numpy": np.__version__,
-        },
+        **provenance(),
         "shape": SHAPE,
         "ratio_slowest_to_scalar_reference": slowest / per_second,
         "results": results,

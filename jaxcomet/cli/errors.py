@@ -28,8 +28,16 @@ def is_user_error(error: ValueError) -> bool:
     """Whether an error tells the user what to change, and needs no traceback."""
     from jaxcomet.cost.conventions import ConventionError
     from jaxcomet.hardware.errors import MachineFileError
+    from jaxcomet.kernels.errors import KernelError
     from jaxcomet.mapping import MappingError
     from jaxcomet.workload import WorkloadError
 
-    known = (InputError, ConventionError, MachineFileError, MappingError, WorkloadError)
+    known = (
+        InputError,
+        ConventionError,
+        KernelError,
+        MachineFileError,
+        MappingError,
+        WorkloadError,
+    )
     return isinstance(error, known)

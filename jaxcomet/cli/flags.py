@@ -6,7 +6,7 @@ not take is refused with those that it takes.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -150,6 +150,19 @@ def _way_flags() -> dict[str, Any]:
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """The command with all flags of workloads and strategies in place of its parameter `given`."""
     kinds = {"sizes": _size_flags(), "options": _option_flags(), "ways": _way_flags()}
+    return expanded(command, kinds, Given)
+
+
+def expanded(
+    command: Callable[..., None], kinds: Mapping[str, Mapping[str, Any]], make: Callable[..., Any]
+) -> Callable[..., None]:
+    """The command with flags in place of its parameter `given`.
+
+    Args:
+      command: takes `given`, and what else it likes.
+      kinds: for each kind of flag the annotations by name.
+      make: makes what is given from the flags of each kind, by name, that were given.
+    """
     made = {f"{kind}_{name}": hint for kind, hints in kinds.items() for name, hint in hints.items()}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -166,7 +179,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         for kind, hints in kinds.items():
             words = {name: values.pop(f"{kind}_{name}") for name in hints}
             found[kind] = {name: word for name, word in words.items() if word is not None}
-        command(given=Given(**found), **values)
+        command(given=make(**found), **values)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {p.name: p.annotation for p in parameters}

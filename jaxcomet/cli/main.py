@@ -12,7 +12,7 @@ import typer
 import typer.core
 
 from jaxcomet._version import __version__
-from jaxcomet.cli import compare, conventions, evaluate, machines
+from jaxcomet.cli import compare, conventions, evaluate, kernels, machines
 from jaxcomet.cli.errors import is_user_error
 
 
@@ -74,6 +74,16 @@ for _command in (
     compare.compare,
 ):
     app.command(_command.__name__, help=_help(_command))(_command)
+
+_kernels = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+_kernels.callback(help=_help(kernels.kernels))(kernels.kernels)
+for _name, _command in (
+    ("list", kernels.list_kernels),
+    ("run", kernels.run),
+    ("bench", kernels.bench),
+):
+    _kernels.command(_name, help=_help(_command))(_command)
+app.add_typer(_kernels, name="kernels")
 
 
 def main() -> None:

@@ -42,13 +42,13 @@ def is_narrow(console: Console) -> bool:
     return console.width < _NARROW
 
 
-def progress_bar() -> Progress:
-    """A progress bar on standard error; silent where that is no terminal."""
+def progress_bar(unit: str = "mappings") -> Progress:
+    """A progress bar on standard error that counts in a unit; silent where that is no terminal."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("mappings"),
+        TextColumn(unit),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=not sys.stderr.isatty(),

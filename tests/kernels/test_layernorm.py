@@ -28,6 +28,10 @@ KERNELS = {
 }
 
 
+WAYS = [(None, "combined"), ("8", "combined"), ("8", "separate")]
+"""One device, where there is nothing to combine, and several, in both ways."""
+
+
 def test_reference_gives_layernorm_worked_out_by_hand():
     # mean 5/2, variance ((3/2)^2 + (1/2)^2) / 2 = 5/4
     row = plain.layernorm(jnp.array([1.0, 2.0, 3.0, 4.0]), epsilon=0.0)
@@ -132,8 +136,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("mesh", [None, "8"])
+@pytest.mark.parametrize(("mesh", "reduction"), WAYS)
 @pytest.mark.parametrize("row", ROWS)
 def test_rows_far_from_zero_constant_or_huge(row, mesh, reduction):
     """The right answer by hand, or from the float32 row in float64 with two passes."""
@@ -149,8 +152,7 @@ def test_rows_far_from_zero_constant_or_huge(row, mesh, reduction):
     np.testing.assert_allclose(value[0], expected, rtol=0, atol=allowed)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("mesh", [None, "8"])
+@pytest.mark.parametrize(("mesh", "reduction"), WAYS)
 @pytest.mark.parametrize(("mean", "first"), [(1e2, -1.3415), (1e3, -1.3415), (1e4, -1.3313)])
 def test_steps_of_few_units_in_the_last_place(mean, first, mesh, reduction):
     # burn issue 5607: mean + k / 1000 rounded to float32, for k = 0..15
@@ -175,8 +177,7 @@ def test_t15_mean_and_variance_of_a_row_with_an_offset(devices):
     assert float(moments.spread[0] / moments.scale[0] ** 2) == 1.328125
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("mesh", [None, "8"])
+@pytest.mark.parametrize(("mesh", "reduction"), WAYS)
 def test_narrow_rows_are_squared_wide(mesh, reduction):
     devices = harness.mesh(mesh) if mesh else None
     # float16 squares above 255.9 are infinite (onnxruntime issue 29034): all ones
@@ -252,17 +253,17 @@ def test_nan_and_inf_make_nan_of_their_row_alone(bad):
     ("kernel", "options", "expected"),
     [
         # 8 devices x (mean, deviation) x 64 rows of 4 bytes, and of 2
-        (distributed_layernorm, {}, [("all-gather", 8 * 2 * 64 * 4)]),
-        (distributed_layernorm, {"wire_dtype": "float16"}, [("all-gather", 8 * 2 * 64 * 2)]),
-        (distributed_rmsnorm, {}, [("all-gather", 8 * 64 * 4)]),
+        ("layernorm", {}, [("all-gather", 8 * 2 * 64 * 4)]),
+        ("layernorm", {"wire_dtype": "float16"}, [("all-gather", 8 * 2 * 64 * 2)]),
+        ("rmsnorm", {}, [("all-gather", 8 * 64 * 4)]),
         # (size, mean) of 64 rows, (square, correction) of 64 rows
         (
-            distributed_layernorm,
+            "layernorm",
             {"reduction": "separate"},
             [("all-reduce", 2 * 64 * 4), ("all-reduce", 2 * 64 * 4)],
         ),
         (
-            distributed_rmsnorm,
+            "rmsnorm",
             {"reduction": "separate"},
             [("all-reduce", 64 * 4), ("all-reduce", 64 * 4)],
         ),
@@ -271,7 +272,11 @@ def test_nan_and_inf_make_nan_of_their_row_alone(bad):
 )
 def test_what_moves_is_one_or_two_numbers_a_row(kernel, options, expected):
     x = harness.normal((64, 128))
-    compiled = jax.jit(lambda x: kernel(x, mesh=harness.mesh("8"), **options)).lower(x).compile()
+    compiled = (
+        jax.jit(lambda x: KERNELS[kernel][0](x, mesh=harness.mesh("8"), **options))
+        .lower(x)
+        .compile()
+    )
     assert [(each.kind, each.bytes) for each in collectives(compiled)] == expected
 
 

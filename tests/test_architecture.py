@@ -4,6 +4,7 @@ Besides: modules stay short, and the test run checks annotations.
 """
 
 import ast
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,10 @@ def test_all_four_folders_are_seen():
     assert {"hardware", "kernels", "optimize", "model"} <= {_folder(path) for path in _modules()}
 
 
+@pytest.mark.skipif(
+    os.environ.get("JAXCOMET_CHECK_ANNOTATIONS", "1") == "0",
+    reason="JAXCOMET_CHECK_ANNOTATIONS=0 runs the tests as in production",
+)
 def test_annotations_are_checked_in_the_test_run():
     from jaxcomet.hardware import load
 

@@ -38,9 +38,20 @@ def test_reference_agrees_with_numpy_in_float64():
         np.testing.assert_allclose(plain.softmax(jnp.asarray(x)), exact, rtol=1e-14)
 
 
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("dtype", harness.DTYPES)
-@pytest.mark.parametrize(("mesh", "axis"), SPLITS, ids=str)
+SOME = [
+    ("8", {"n": "x"}, "bfloat16", "combined"),
+    ("2x4", {"n": ("x", "y")}, "float32", "separate"),
+]
+EVERY = [
+    pytest.param(mesh, axis, dtype, reduction, marks=pytest.mark.slow)
+    for mesh, axis in SPLITS
+    for dtype in harness.DTYPES
+    for reduction in REDUCTIONS
+    if (mesh, axis, dtype, reduction) not in SOME
+]
+
+
+@pytest.mark.parametrize(("mesh", "axis", "dtype", "reduction"), [*SOME, *EVERY], ids=str)
 def test_value_and_gradient_equal_the_reference(mesh, axis, dtype, reduction):
     x = harness.normal((5, 21), dtype) * 4
     x = x.at[1, :6].set(-jnp.inf)  # all that the first devices hold of this row
@@ -71,8 +82,10 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("mesh", [None, "2", "8"])
-@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("mesh", "reduction"),
+    [(None, "combined"), ("2", "combined"), ("8", "combined"), ("8", "separate")],
+)
 def test_empty_rows_and_hidden_elements(mesh, reduction):
     """Each row by hand, all in one array: none disturbs another, in value or in gradient."""
     x = jnp.array([row for row, _, _ in EDGES.values()])

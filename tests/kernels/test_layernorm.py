@@ -233,6 +233,57 @@ def test_gradients_of_constant_and_huge_rows_are_finite(reduction):
         assert np.isfinite(slope).all()
 
 
+def test_gradients_of_rows_far_from_zero_are_finite_and_right():
+    # a variance from mean squares turns negative here (tensorflow issue 118701)
+    x = (harness.normal((4, 16)) + jnp.array([[0.0], [1e4], [1e6], [-1e6]])).astype("float32")
+    cotangent = harness.normal((4, 16), seed=1)
+    value, gradients = harness.value_and_gradients(
+        lambda x: distributed_layernorm(x, mesh=harness.mesh("4")), {"x": x}, cotangent
+    )
+    expected, slopes = harness.reference(plain.layernorm, {"x": x}, cotangent)
+    # 1e6 has steps of 1/16, and parts' means are rounded to them: half a step of a deviation
+    assert_close(value[:2], expected[:2], dtype="float32", length=16, amplified=1e3)
+    assert np.abs(value - expected).max() <= 1 / 32 + 1e-3
+    assert_close(gradients["x"][:2], slopes["x"][:2], dtype="float32", length=16, amplified=1e3)
+    # and the slopes are products of two normalized rows, of up to 3 deviations each
+    assert np.abs(gradients["x"] - slopes["x"]).max() <= 2 * 3 / 32
+
+
+def test_narrow_rows_off_zero_have_unit_variance():
+    # bfloat16 rows of mean 5 and deviation 0.1 (tt-metal issue 45968)
+    x = (harness.normal((2, 1024)) * 0.1 + jnp.array([[5.0], [-5.0]])).astype("bfloat16")
+    value = distributed_layernorm(x, mesh=harness.mesh("8")).astype("float32")
+    np.testing.assert_allclose(value.var(axis=1), 1, atol=4e-3)
+    np.testing.assert_allclose(value.mean(axis=1), 0, atol=4e-3)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_result_is_rounded_once_behind_scale_and_bias(kernel):
+    # cast after scale, not before (TransformerEngine issue 1132), and the inverse deviation not
+    # rounded at all, which would be an error of one sign (amd/IRON PR 139)
+    function, reference, names = KERNELS[kernel]
+    given = {"x": (64, 128), "scale": (128,), "bias": (128,)}
+    arguments = {
+        name: harness.normal(given[name], "bfloat16", seed) for seed, name in enumerate(names)
+    }
+    value = np.asarray(function(**arguments).astype("float32"), np.float64)
+    exact, _ = harness.reference(reference, arguments, jnp.ones((64, 128)))
+    # half a unit in the last place, and what float32 statistics add to it
+    ulp = np.asarray(2.0 ** (np.floor(np.log2(np.abs(exact))) - 7))
+    assert (np.abs(value - exact) <= 0.5 * ulp + 1e-5).all()
+
+
+def test_what_follows_under_jit_sees_the_same_rows():
+    # a compiled reciprocal was off by 80 (pytorch issue 186577)
+    x = harness.normal((64, 128))
+
+    def reciprocal(x):
+        return 1 / (jnp.abs(distributed_layernorm(x, mesh=harness.mesh("8"))) + 1e-6)
+
+    # an element near 0 has the error of the row, some 1e-6, against 1e-6: compare its inverse
+    np.testing.assert_allclose(1 / jax.jit(reciprocal)(x), 1 / reciprocal(x), rtol=0, atol=2e-6)
+
+
 def test_sixty_five_thousand_rows():
     # one kernel launch too many there (apex issue 411)
     x = harness.normal((65536, 8))

@@ -22,6 +22,7 @@ NAMES = (
     "gemm-layernorm",
     "attention",
     "legality",
+    "kernels",
 )
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 ALL = [*PAGES, *(p for p in sorted((ROOT / "docs").glob("*.md")) if p not in PAGES)]

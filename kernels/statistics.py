@@ -5,7 +5,7 @@ The one idea: each device knows a few numbers of a row's part, and a merge makes
 * Softmax: the maximum and the sum of exponentials relative to it (Milakov and Gimelshein,
   arXiv:1805.02867, section 3).
 * LayerNorm: mean and root mean square deviation, merged by the formula of Chan, Golub and LeVeque
-  (The American Statistician 37(3), 1983, eq. 2.1), which does not cancel for rows far from 0 as a
+  (The American Statistician 37(3), 1983), which does not cancel for rows far from 0 as a
   difference of means of squares does.
 * RMSNorm: the root mean square.
 

@@ -4,7 +4,7 @@ The reference computes in float64 from the same (already rounded) inputs. A kern
 operand and result to `dtype` a few times, and accumulates `length` products or terms in the
 accumulator's dtype. The first error is at most `ROUNDINGS` units of `dtype`; the second grows as
 the square root of the length for rounding errors of either sign (Higham, Accuracy and Stability of
-Numerical Algorithms, 2nd edition, section 2.8), times a small constant for the steps behind it.
+Numerical Algorithms), times a small constant for the steps behind it.
 Both are relative to the largest element, since sums that cancel keep the error of their terms.
 
 | dtype    | unit roundoff | accumulates in |

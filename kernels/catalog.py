@@ -46,18 +46,15 @@ _WIRE = Option(
 )
 
 
-def _reduction(parameter: str = "reduction") -> Option:
-    return Option(
-        name="reduction",
-        parameter=parameter,
-        text="Statistics by one combined collective or by separate ones.",
-        default="combined",
-        values=("combined", "separate"),
-        meaning=False,
-    )
-
-
-_ROW_OPTIONS = (_reduction(), _WIRE)
+_REDUCTION = Option(
+    name="reduction",
+    parameter="reduction",
+    text="Statistics by one combined collective or by separate ones.",
+    default="combined",
+    values=("combined", "separate"),
+    meaning=False,
+)
+_ROW_OPTIONS = (_REDUCTION, _WIRE)
 _SMOOTHING = Option(
     name="smoothing",
     parameter="label_smoothing",
@@ -259,7 +256,7 @@ _KERNELS = (
                 text="Each query sees the keys up to its own place, the last one all of them.",
                 default=False,
             ),
-            _reduction("statistics"),
+            _REDUCTION,
             _WIRE,
         ),
         length="kv",

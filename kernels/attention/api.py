@@ -52,7 +52,7 @@ def attention(
     partitioner: str = "shard_map",
     block_q: int | None = None,
     block_k: int | None = None,
-    statistics: str = "combined",
+    reduction: str = "combined",
     wire_dtype: DTypeLike | None = None,
     precision: Precision = None,
     return_residual: Literal[False] = False,
@@ -78,7 +78,7 @@ def attention(
     partitioner: str = "shard_map",
     block_q: int | None = None,
     block_k: int | None = None,
-    statistics: str = "combined",
+    reduction: str = "combined",
     wire_dtype: DTypeLike | None = None,
     precision: Precision = None,
     return_residual: Literal[True],
@@ -103,7 +103,7 @@ def attention(
     partitioner: str = "shard_map",
     block_q: int | None = None,
     block_k: int | None = None,
-    statistics: str = "combined",
+    reduction: str = "combined",
     wire_dtype: DTypeLike | None = None,
     precision: Precision = None,
     return_residual: bool = False,
@@ -146,9 +146,10 @@ def attention(
       partitioner: "shard_map", or "auto" for the same steps with XLA deciding what moves.
       block_q: most queries of a block; None for 256, less with many heads.
       block_k: most keys of a block; None for 512, less with many heads.
-      statistics: where keys are split, maxima and sums "combined" in one all-gather, or "separate"
+      reduction: where keys are split, maxima and sums "combined" in one all-gather, or "separate"
         in two all-reduces.
       wire_dtype: in which keys, values and sums of outputs and gradients travel; None as they are.
+        Gradients in a ring always do: they would be rounded at each step.
       precision: of the matrix products.
       return_residual: whether lse, the logarithm of the sum of exponentials, is returned too.
 
@@ -169,7 +170,7 @@ def attention(
     """
     one_of(_NAME, "strategy", strategy, STRATEGIES)
     check_partitioner(_NAME, partitioner, mesh)
-    one_of(_NAME, "statistics", statistics, REDUCTIONS)
+    one_of(_NAME, "reduction", reduction, REDUCTIONS)
     default = "sequence" if strategy == "ring" else "heads"
     split = partition(_NAME, mesh, axis, dimensions=DIMENSIONS, default=default)
     _check_partition(strategy, partitioner, split)
@@ -203,7 +204,7 @@ def attention(
         strategy=strategy,
         partition=split,
         automatic=partitioner == "auto",
-        statistics=statistics,
+        reduction=reduction,
         wire_dtype=None if wire_dtype is None else jnp.dtype(wire_dtype).name,
         scale=head_dim**-0.5 if scale is None else _number("scale", scale),
         soft_cap=None if logits_soft_cap is None else _cap(logits_soft_cap),

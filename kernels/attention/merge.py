@@ -22,7 +22,7 @@ def merge(
     maximum: Array,
     denominator: Array,
     names: Names,
-    statistics: str = "combined",
+    reduction: str = "combined",
     wire_dtype: DTypeLike | None = None,
 ) -> tuple[Array, Array, Array]:
     """The result over the keys of all devices along `names`.
@@ -32,7 +32,7 @@ def merge(
       maximum: of its scores [...]; -inf where it saw no key.
       denominator: the sum of their exponentials relative to the maximum [...]; 0 for no key.
       names: mesh axes that the keys are split over.
-      statistics: "combined", one all-gather of maxima and sums; "separate", an all-reduce for each.
+      reduction: "combined", one all-gather of maxima and sums; "separate", an all-reduce for each.
       wire_dtype: in which the outputs travel; the statistics travel as they are.
 
     Returns:
@@ -40,7 +40,7 @@ def merge(
     """
     if not names:
         return out, maximum, denominator
-    if statistics == "combined":
+    if reduction == "combined":
         parts = all_gather(jnp.stack([maximum, denominator]), names)
         largest = jnp.max(parts[:, 0], axis=0)
         total = jnp.sum(parts[:, 1] * jnp.exp(parts[:, 0] - finite_shift(largest)), axis=0)

@@ -51,7 +51,7 @@ class Plan:
       strategy: one of `STRATEGIES`.
       partition: which dimension is split over which mesh axes.
       automatic: whether XLA decides what moves.
-      statistics: how results over split keys are merged: "combined" or "separate".
+      reduction: how results over split keys are merged: "combined" or "separate".
       wire_dtype: name of the dtype in which keys, values and sums travel; None for their own.
       scale: factor of the scores.
       soft_cap: of the scores, or None.
@@ -63,7 +63,7 @@ class Plan:
     strategy: str
     partition: Partition
     automatic: bool
-    statistics: str
+    reduction: str
     wire_dtype: str | None
     scale: float
     soft_cap: float | None

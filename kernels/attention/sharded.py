@@ -154,7 +154,7 @@ def _forward(
     whole = operands(query, key, value, bias, mask, limits)
     wide = whole.accumulator if names else query.dtype  # rounded once, after the merge
     kept = FORWARD[plan.strategy](plan.rule, whole, plan.block_q, plan.block_k, wide)
-    out, maximum, denominator = merge(*kept, names, plan.statistics, plan.wire_dtype)
+    out, maximum, denominator = merge(*kept, names, plan.reduction, plan.wire_dtype)
     return out.astype(query.dtype), maximum, denominator
 
 

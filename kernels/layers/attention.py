@@ -305,18 +305,16 @@ class FusedSelfAttention(nnx.MultiHeadAttention):
         """The kernel on (*batch, T, heads, head_dim): its batch is one axis."""
         query, key, value = promote_dtype((query, key, value), dtype=self.dtype)
         batch = query.shape[:-3]
-        options = self.execution.arguments()
         result = attention(
             *(x.reshape(-1, *x.shape[-3:]) for x in (query, key, value)),
             mask=None if mask is None else _batched_mask(mask, batch),
             is_causal=is_causal,
             key_value_seq_lengths=filled,
             logits_soft_cap=self.logits_soft_cap,
-            statistics=options.pop("reduction"),
             precision=self.precision,
             block_q=self.block_q,
             block_k=self.block_k,
-            **options,
+            **self.execution.arguments(),
         )
         return result.reshape(*batch, *result.shape[1:])
 

@@ -16,7 +16,7 @@ from tests.kernels.attention_cases import (
 )
 
 STRATEGIES = ("unfused", "partial", "flash", "ring")
-SEPARATE = {"statistics": "separate"}
+SEPARATE = {"reduction": "separate"}
 
 plain = jax.jit(reference.attention, static_argnames=("is_causal", "scale", "logits_soft_cap"))
 
@@ -74,7 +74,7 @@ def test_reference_aligns_causality_at_the_last_key():
     np.testing.assert_allclose(np.exp(lse[0, :, 0]), [0, 0, 1, 2, 3, 4], rtol=1e-6)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("is_causal", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_reference_agrees_with_jax_in_value_and_gradient(is_causal):
     arguments = operands(queries=9, keys=9)
     mask = masked(9, 9).at[0, :, 3].set(True)  # jax gives an empty row the mean of all values
@@ -111,21 +111,23 @@ def test_reference_agrees_with_jax_in_value_and_gradient(is_causal):
         np.testing.assert_allclose(slope, their_slopes[name], atol=1e-5)
 
 
-DEFAULT = [
+CASES = [
     # strategy, split, dtype, meaning, sizes, options: each of them at least once
     ("flash", None, "float32", "capped", {}, {}),
     # 2 key heads for 8 devices: repeated four times
     ("flash", "heads", "bfloat16", "causal", {"heads": 8}, {}),
-    ("flash", "queries", "float32", "lengths", {"bias": (27,)}, {}),
-    ("flash", "keys", "float32", "capped", {}, {}),
     ("flash", "heads-keys", "float16", "causal", {"bias": (2, 1, 21, 1)}, SEPARATE),
-    ("flash", "batch-sequence", "float32", "lengths", {}, {}),
     ("flash", "heads-keys", "float32", "lengths", {}, {"partitioner": "auto"}),
     ("partial", "queries-keys", "float32", "plain", {"bias": (1, 1, 21, 27)}, {}),
-    ("unfused", "keys", "float16", "lengths", {}, SEPARATE),
     # 3 key heads for 4 devices: repeats do not help, one is padded
     ("unfused", "batch-heads", "float32", "capped", {"heads": 6, "key_heads": 3}, {}),
     ("ring", "sequence", "float32", "lengths", {"bias": (27,)}, {}),
+]
+MORE = [
+    ("flash", "queries", "float32", "lengths", {"bias": (27,)}, {}),
+    ("flash", "keys", "float32", "capped", {}, {}),
+    ("flash", "batch-sequence", "float32", "lengths", {}, {}),
+    ("unfused", "keys", "float16", "lengths", {}, SEPARATE),
     ("ring", "batch-sequence", "float32", "plain", {"bias": (1, 4, 1, 27)}, {}),
     ("ring", "both-sequence", "bfloat16", "causal", {}, {}),
 ]
@@ -141,7 +143,9 @@ def execution_of(strategy, split, **options):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "split", "dtype", "name", "sizes", "options"), DEFAULT, ids=str
+    ("strategy", "split", "dtype", "name", "sizes", "options"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)],
+    ids=str,
 )
 def test_value_lse_and_gradients_equal_the_reference(strategy, split, dtype, name, sizes, options):
     execution = execution_of(strategy, split, **options)
@@ -169,9 +173,12 @@ def test_every_strategy_on_every_mesh_in_every_dtype(strategy, split, dtype):
     assert_equals_reference(operands(dtype), name, execution_of(strategy, split))
 
 
-@pytest.mark.parametrize(("strategy", "split"), [("flash", "queries"), ("ring", "both-sequence")])
-def test_fewer_queries_and_keys_than_devices(strategy, split):
-    arguments = operands(queries=1, keys=3)
+@pytest.mark.parametrize(
+    ("strategy", "split"),
+    [pytest.param("flash", "heads", marks=pytest.mark.slow), ("ring", "both-sequence")],
+)
+def test_fewer_queries_keys_and_heads_than_devices(strategy, split):
+    arguments = operands(queries=1, keys=3, heads=3, key_heads=1)
     execution = execution_of(strategy, split)
     assert_equals_reference(arguments, "causal", execution, has_mask=False)
 

@@ -273,6 +273,24 @@ def test_a_hidden_key_has_no_weight_however_small_the_others_are():
         assert out.item() == 1.0
 
 
+@pytest.mark.parametrize("strategy", ["flash", "unfused"])
+def test_a_bias_of_minus_infinity_hides_under_a_soft_cap_too(strategy):
+    # the cap would make -5 of it
+    x = jnp.zeros((1, 2, 1, 1))
+    value = jnp.array([1.0, 3.0]).reshape(1, 2, 1, 1)
+    bias = jnp.array([[0.0, -INF], [-INF, -INF]])
+
+    @jax.jit
+    def both(bias):
+        options = {"logits_soft_cap": 5.0, "strategy": strategy}
+        out, pull = jax.vjp(lambda bias: attention(x, x, value, bias, **options), bias)
+        return out, *pull(jnp.ones_like(out))
+
+    out, slope = both(bias)
+    np.testing.assert_array_equal(out.ravel(), [1, 0])
+    assert not jnp.any(slope)
+
+
 def test_float16_products_beyond_its_range():
     # pytorch 119131: |q| 576, |k| 383; the product 784449 is no float16, its softmax is fine
     query = jnp.array([512.0, 263.0]).reshape(1, 1, 1, 2).astype(jnp.float16)
@@ -306,8 +324,8 @@ def test_float16_bias_of_its_smallest_number_stays_finite():
     assert lse.item() == pytest.approx(-65504 - 16 + np.log(3), rel=1e-6)
 
 
-@pytest.mark.parametrize("statistics", ["combined", "separate"])
-def test_parts_are_merged_relative_to_the_largest(statistics):
+@pytest.mark.parametrize("reduction", ["combined", "separate"])
+def test_parts_are_merged_relative_to_the_largest(reduction):
     # Parts along the leading axis. flashinfer 4051: two empty parts are one. ring-flash-attention
     # 30: -100 and 100 are 100. Weights 1 and 3 of 4. And 1e30 leaves no digit of log(2) + log(2).
     maximum = np.array([[-INF, -100, 0, -INF, 1e30], [-INF, 100, 0, 2, 1e30]], np.float32)
@@ -317,7 +335,7 @@ def test_parts_are_merged_relative_to_the_largest(statistics):
     parts, whole = PartitionSpec("x"), PartitionSpec()
 
     def body(out, maximum, denominator):
-        return merge(out[0], maximum[0], denominator[0], ("x",), statistics)
+        return merge(out[0], maximum[0], denominator[0], ("x",), reduction)
 
     merged = jax.jit(partition.map(body, (parts,) * 3, (whole,) * 3))
     out, maximum, denominator = merged(out, maximum, denominator)

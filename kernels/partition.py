@@ -74,7 +74,7 @@ class Partition:
         mapped = jax.shard_map(body, mesh=self.mesh, in_specs=tuple(in_specs), out_specs=out_specs)
         if not self._explicit:
             return mapped
-        return lambda *arguments: mapped(*map(self._resharded, arguments, in_specs))
+        return lambda *arguments: mapped(*map(self._placed, arguments, in_specs))
 
     def map_padded(
         self,
@@ -124,8 +124,7 @@ class Partition:
             sizes[_several(name)[0]] if name else size
             for name, size in zip(result, mapped.shape, strict=True)
         ]
-        if self._explicit:  # explicit axes would refuse the cut of a split axis
-            mapped = self._resharded(mapped, self.spec(*self._dividing(result, cut)))
+        mapped = self.resharded(mapped, *result, sizes=cut)
         return mapped[tuple(slice(size) for size in cut)]
 
     def constrain(self, array: Array, *dimensions: str | tuple[str, ...] | None) -> Array:
@@ -137,24 +136,46 @@ class Partition:
         """
         if self.mesh is None:
             return array
-        spec = self.spec(*self._dividing(dimensions, array.shape))
+        spec = self._dividing(dimensions, array.shape)
         return jax.lax.with_sharding_constraint(array, NamedSharding(self.mesh, spec))
+
+    def resharded(
+        self,
+        array: Array,
+        *dimensions: str | tuple[str, ...] | None,
+        sizes: Sequence[int] | None = None,
+    ) -> Array:
+        """On explicit axes, an array split along those of its axes whose sizes divide.
+
+        Such axes admit neither padding nor cutting where they are split unevenly, and a derivative
+        must be split as its argument is. Elsewhere it is the array itself.
+
+        Args:
+          array: to be split.
+          dimensions: of its first axes, as of `map_padded`.
+          sizes: that must divide, where they are not those of the array.
+        """
+        if not self._explicit:
+            return array
+        return self._placed(array, self._dividing(dimensions, sizes or array.shape))
 
     @property
     def _explicit(self) -> bool:
         """Whether shardings are part of the types, as on a mesh from `jax.make_mesh`."""
         return self.mesh is not None and AxisType.Explicit in self.mesh.axis_types
 
-    def _resharded(self, array: Array, spec: PartitionSpec) -> Array:
+    def _placed(self, array: Array, spec: PartitionSpec) -> Array:
         assert self.mesh is not None
         return jax.reshard(array, NamedSharding(self.mesh, spec))
 
-    def _dividing(self, dimensions: Dimensions, sizes: Sequence[int]) -> Dimensions:
-        """The dimensions of an array, None where its size does not divide."""
-        return [
-            name if size % self.shards(*_several(name)) == 0 else None
-            for name, size in zip(dimensions, sizes, strict=True)
-        ]
+    def _dividing(self, dimensions: Dimensions, sizes: Sequence[int]) -> PartitionSpec:
+        """The spec of an array that is split along those of its axes whose sizes divide."""
+        return self.spec(
+            *(
+                name if size % self.shards(*_several(name)) == 0 else None
+                for name, size in zip(dimensions, sizes, strict=False)
+            )
+        )
 
 
 def partition(

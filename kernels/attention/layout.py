@@ -6,13 +6,11 @@ each axis is padded to its multiple; what is padded no limit reaches, and the wa
 
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.sharding import AxisType, NamedSharding
 
 from jaxcomet.kernels.attention.plan import KEY, LIMITS, QUERY, ROWS, Dimensions, Plan
-from jaxcomet.kernels.partition import Partition, pad, padded
+from jaxcomet.kernels.partition import pad, padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +45,7 @@ class Layout:
 
     def key(self, x: Array) -> Array:
         """[B, S, K, H], its heads repeated."""
-        x = placed(self.plan.partition, x, KEY)
+        x = self.plan.partition.resharded(x, *KEY)
         return self._fitted(jnp.repeat(x, self.repeats, axis=2) if self.repeats > 1 else x, KEY)
 
     def scores(self, x: Array | None) -> Array | None:
@@ -70,7 +68,8 @@ class Layout:
 
         def cut(x: Array, dimensions: Dimensions) -> Array:
             sizes = real + x.shape[3:]
-            x = placed(self.plan.partition, x, dimensions, sizes)  # explicit axes refuse the cut
+            split = self.plan.partition
+            x = split.resharded(x, *dimensions, sizes=sizes)  # explicit axes refuse the cut
             return x[tuple(slice(size) for size in sizes)]
 
         return cut(out, QUERY).reshape(*shape, -1), cut(lse, ROWS).reshape(shape)
@@ -82,11 +81,11 @@ class Layout:
         return x.reshape(*x.shape[:axis], *split, *x.shape[axis + 1 :])
 
     def _placed_heads(self, x: Array, dimensions: Dimensions) -> Array:
-        """`placed` for an array with all heads in one axis: split only if the key heads can be."""
+        """Resharded, an array with all heads in one axis: split only if the key heads can be."""
         key_heads, split = self.key_heads * self.repeats, self.plan.partition
         if key_heads % split.shards("heads"):
             dimensions = tuple(() if names == ("heads",) else names for names in dimensions)
-        return placed(split, x, dimensions)
+        return split.resharded(x, *dimensions)
 
     def _fitted(self, x: Array, dimensions: Dimensions) -> Array:
         """Padded along each axis that is more than a broadcast one."""
@@ -100,7 +99,7 @@ class Layout:
         for axis, names in enumerate(dimensions):
             if names:
                 x = pad(x, axis, sizes[names[0]])
-        return placed(split, x, dimensions)
+        return split.resharded(x, *dimensions)
 
 
 def head_repeats(key_heads: int, groups: int, shards: int) -> int:
@@ -116,27 +115,3 @@ def head_repeats(key_heads: int, groups: int, shards: int) -> int:
         if groups % repeats == 0 and key_heads * repeats % shards == 0:
             return repeats
     return 1
-
-
-def placed(
-    split: Partition, x: Array, dimensions: Dimensions, sizes: tuple[int, ...] | None = None
-) -> Array:
-    """On a mesh with explicit axis types, `x` split along the axes whose size divides.
-
-    Such axes admit neither padding nor cutting where they are split unevenly, and a derivative must
-    be split as its argument is. On any other mesh `x` itself.
-
-    Args:
-      split: the partition.
-      x: the array.
-      dimensions: of its first axes.
-      sizes: that must divide; None for those of `x`.
-    """
-    mesh = split.mesh
-    if mesh is None or AxisType.Explicit not in mesh.axis_types:
-        return x
-    held = (
-        names if size % split.shards(*names) == 0 else ()
-        for names, size in zip(dimensions, sizes or x.shape, strict=False)
-    )
-    return jax.reshard(x, NamedSharding(mesh, split.spec(*held)))

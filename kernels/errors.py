@@ -77,6 +77,16 @@ def floating(function: str, **arrays: Array) -> None:
             )
 
 
+def not_negative(function: str, name: str, value: float) -> None:
+    """Refuses a number below 0, and NaN.
+
+    Raises:
+      KernelError: it is.
+    """
+    if not value >= 0:
+        raise KernelError(f"{function}: {name}: got {value}; expected a number of at least 0")
+
+
 def mask(function: str, name: str, where: Array | None, shape: tuple[int, ...]) -> Array | None:
     """A mask as rows: its leading axes become one, of size 1 where it is the same for all rows.
 

@@ -52,8 +52,10 @@ class Moments:
     scale: Array
 
     def inverse_deviation(self, epsilon: float) -> Array:
-        """1 / sqrt(variance + epsilon), shape (*rows,); finite for constant rows if epsilon > 0."""
-        return self.scale / jnp.sqrt(self.spread + epsilon * self.scale * self.scale)
+        """1 / sqrt(variance + epsilon), shape (*rows,); 0 where that would be 1 / 0."""
+        square = self.spread + epsilon * self.scale * self.scale
+        zero = square == 0
+        return jnp.where(zero, 0, self.scale / jnp.sqrt(jnp.where(zero, 1, square)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,6 +121,7 @@ def _gemm_norm(
     a, b = jnp.asarray(a), jnp.asarray(b)
     product.check(name, a, b)
     check_parameters(name, b.shape[1], scale=scale, bias=bias)
+    errors.not_negative(name, "epsilon", norm.epsilon)
     errors.one_of(name, "strategy", strategy, sharded.STRATEGIES)
     check_partitioner(name, partitioner, mesh)
     errors.one_of(name, "reduction", norm.reduction, REDUCTIONS)

@@ -113,6 +113,7 @@ def _distributed(
     errors.rank(name, "x", x, range(1, 9), "[..., n]")
     errors.floating(name, x=x)
     check_parameters(name, x.shape[-1], scale=scale, bias=bias)
+    errors.not_negative(name, "epsilon", norm.epsilon)
     check_partitioner(name, partitioner, mesh)
     errors.one_of(name, "reduction", norm.reduction, REDUCTIONS)
     split = partition(name, mesh, axis, dimensions=rowwise.DIMENSIONS, default="n")

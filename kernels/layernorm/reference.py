@@ -1,8 +1,9 @@
 """What LayerNorm and RMSNorm mean here: the specification that all other forms are held against.
 
 Both leave a row that holds NaN or an infinity NaN, and no other row. A constant row has the output
-`bias` where epsilon > 0. Squares are taken as they are: in float64, which is what other forms are
-compared in, rows up to 1e150 are in range.
+`bias` where epsilon > 0, and with an epsilon of 0 where its variance comes out as 0. Squares are
+taken as they are: in float64, which is what other forms are compared in, rows up to 1e150 are in
+range.
 """
 
 import jax.numpy as jnp
@@ -31,7 +32,7 @@ def layernorm(
     wide = x.astype(accumulator(x.dtype))
     deviations = wide - wide.mean(axis=-1, keepdims=True)
     variance = (deviations * deviations).mean(axis=-1, keepdims=True)
-    return affine(deviations / jnp.sqrt(variance + epsilon), scale, bias).astype(x.dtype)
+    return affine(deviations * _inverse_root(variance + epsilon), scale, bias).astype(x.dtype)
 
 
 def rmsnorm(x: Array, scale: Array | None = None, *, epsilon: float = 1e-6) -> Array:
@@ -41,7 +42,7 @@ def rmsnorm(x: Array, scale: Array | None = None, *, epsilon: float = 1e-6) -> A
     """
     wide = x.astype(accumulator(x.dtype))
     square = (wide * wide).mean(axis=-1, keepdims=True)
-    return affine(wide / jnp.sqrt(square + epsilon), scale, None).astype(x.dtype)
+    return affine(wide * _inverse_root(square + epsilon), scale, None).astype(x.dtype)
 
 
 def affine(x: Array, scale: Array | None, bias: Array | None) -> Array:
@@ -49,3 +50,9 @@ def affine(x: Array, scale: Array | None, bias: Array | None) -> Array:
     if scale is not None:
         x = x * scale.astype(x.dtype)
     return x if bias is None else x + bias.astype(x.dtype)
+
+
+def _inverse_root(square: Array) -> Array:
+    """1 / sqrt(square), and 0 for 0."""
+    zero = square == 0
+    return jnp.where(zero, 0, 1 / jnp.sqrt(jnp.where(zero, 1, square)))

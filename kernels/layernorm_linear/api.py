@@ -68,7 +68,7 @@ def layernorm_linear(
       bias: shape (k,), or None for 0.
       weight: shape (k, n).
       linear_bias: shape (n,), or None for 0.
-      epsilon: added to the variance; at least 1e-30.
+      epsilon: added to the variance.
       strategy: ``deferred``, ``centred`` or ``serial``.
       mesh: the devices, or None for one.
       axis: the mesh axes of k, or a mapping such as ``{"m": "x", "k": "y"}``; None is all of them
@@ -171,7 +171,7 @@ def normalized_linear(
     Args:
       x: shape (..., k).
       folded: from `fold_layernorm` or `fold_rmsnorm`.
-      epsilon: added to the variance or mean square; at least 1e-30.
+      epsilon: added to the variance or mean square.
       strategy: ``deferred``, or for LayerNorm ``centred``.
       mesh: as of `layernorm_linear`, and so are the arguments behind it.
       axis: mesh axes.

@@ -3,7 +3,6 @@
 from jax import Array
 
 from jaxcomet.kernels import errors
-from jaxcomet.kernels.errors import KernelError
 
 
 def weight(function: str, weight: Array) -> None:
@@ -40,11 +39,10 @@ def vectors(function: str, dimension: str, size: int, **arrays: Array | None) ->
 
 
 def inputs(function: str, x: Array, weight_: Array, epsilon: float) -> None:
-    """Refuses rows that do not fit the weight, and an epsilon that cannot keep them finite.
+    """Refuses rows that do not fit the weight, and a negative epsilon.
 
     Raises:
-      KernelError: another rank or size of k, no floating point, or an epsilon of 0 or below, with
-        which a constant row would be 0 / 0.
+      KernelError: another rank or size of k, no floating point, or an epsilon below 0.
     """
     weight(function, weight_)
     errors.rank(function, "x", x, range(1, 9), "[..., k]")
@@ -54,11 +52,4 @@ def inputs(function: str, x: Array, weight_: Array, epsilon: float) -> None:
         (f"x axis {x.ndim - 1} (k)", x.shape[-1]),
         ("weight axis 0 (k)", weight_.shape[0]),
     )
-    if not epsilon >= _SMALLEST:
-        raise KernelError(
-            f"{function}: epsilon: got {epsilon}; expected at least {_SMALLEST}, or a constant row "
-            "would be 0 / 0; give 1e-6"
-        )
-
-
-_SMALLEST = 1e-30  # with margin above the smallest float32, 1.2e-38
+    errors.not_negative(function, "epsilon", epsilon)

@@ -284,6 +284,31 @@ def test_what_follows_under_jit_sees_the_same_rows():
     np.testing.assert_allclose(1 / jax.jit(reciprocal)(x), 1 / reciprocal(x), rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_constant_rows_and_padding_leave_gradients_finite_without_epsilon(kernel):
+    # 3 rows on 8 devices: the other 5 hold a row of zeros each, with a variance of 0
+    function, reference, names = KERNELS[kernel]
+    given = {
+        "x": harness.normal((3, 6)).at[1].set(0),
+        "scale": harness.normal((6,), seed=1),
+        "bias": harness.normal((6,), seed=2),
+    }
+    arguments = {name: given[name] for name in names}
+    cotangent = harness.normal((3, 6), seed=3)
+    value, gradients = harness.value_and_gradients(
+        lambda **given: function(**given, epsilon=0.0, mesh=harness.mesh("8"), axis={"m": "x"}),
+        arguments,
+        cotangent,
+    )
+    expected, slopes = harness.reference(
+        lambda **given: reference(**given, epsilon=0.0), arguments, cotangent
+    )
+    np.testing.assert_array_equal(value[1], given["bias"] if "bias" in names else np.zeros(6))
+    assert_close(value, expected, dtype="float32", length=6)
+    for name in names:
+        assert_close(gradients[name], slopes[name], dtype="float32", length=6)
+
+
 def test_sixty_five_thousand_rows():
     # one kernel launch too many there (apex issue 411)
     x = harness.normal((65536, 8))
@@ -344,6 +369,7 @@ def test_automatic_form_gives_the_same(kernel):
 
 
 BAD = {
+    "epsilon": (dict(x=jnp.zeros(3), epsilon=-1.0), "epsilon: got -1.0; expected a number of at"),
     "rank": (dict(x=jnp.float32(1)), "x: got shape (); expected [..., n]"),
     "dtype": (dict(x=jnp.zeros(3, "int32")), "x: got dtype int32; expected a floating-point"),
     "scale": (

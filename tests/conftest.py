@@ -21,8 +21,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 
-# Annotations and array shapes are checked in the test run, not in production. CI runs the slow tests
-# and those of the wheel as in production, which takes less time.
+# Annotations and array shapes are checked in the test run, not in production. CI runs the slow
+# tests and those of the wheel as in production, which takes less time.
 if os.environ.get("JAXCOMET_CHECK_ANNOTATIONS", "1") != "0":
     install_import_hook("jaxcomet", "beartype.beartype")
 

@@ -1,8 +1,10 @@
 """Arguments of LayerNorm-linear, rows at any distance from 0, and the right answers in float64."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -93,3 +95,8 @@ def narrow(values: np.ndarray) -> Array:
 def relative_rms(actual: Array, exact: np.ndarray, blocks: int = 5) -> np.ndarray:
     error = (np.asarray(actual, np.float64) - exact).reshape(blocks, -1)
     return np.sqrt((error**2).mean(axis=1) / (exact.reshape(blocks, -1) ** 2).mean(axis=1))
+
+
+def unoptimized(function: Callable[..., Any]) -> Any:
+    """Jitted as by the `unoptimized` of `harness.value_and_gradients`, for the same reason."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})

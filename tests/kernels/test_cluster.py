@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax.numpy as jnp
 import numpy as np
@@ -78,42 +79,42 @@ IN_COLLECTIVE = "softmax of the logits: no end within 5 s; the process ends here
 ABORTED = "Fatal Python error: Aborted"  # by XLA, with the stack; since process 0 is gone
 
 
+START = "start: the processes differ in fingerprint: 'same' here"
+FAILURES = {
+    # those that wait longest first; case, failing process, status of the other and what it says
+    ("unreported", 1): (1, "process 0 of 2: start: process 1 did not come within 10 s"),
+    ("never", 1): (cluster.TIMED_OUT, f"process 0 of 2: {CONNECTING}"),
+    ("never", 0): (cluster.TIMED_OUT, f"process 1 of 2: {CONNECTING}"),
+    ("exits", 1): (cluster.TIMED_OUT, f"process 0 of 2: {IN_COLLECTIVE}"),
+    ("raises", 1): (cluster.TIMED_OUT, f"process 0 of 2: {IN_COLLECTIVE}"),
+    ("raises", 0): (cluster.TIMED_OUT, f"process 1 of 2: {IN_COLLECTIVE}"),
+    ("stalls", 1): (cluster.TIMED_OUT, f"process 0 of 2: {IN_COLLECTIVE}"),
+    ("exits", 0): (-6, ABORTED),
+    ("differs", 1): (1, f"process 0 of 2: {START}"),
+    ("differs", 0): (1, f"process 1 of 2: {START}"),
+}
+AT_ONCE = 4  # cases side by side, which mostly wait
+
+
 @pytest.mark.slow
 @pytest.mark.multi_device
-@pytest.mark.parametrize(
-    ("case", "failing", "status", "message"),
-    [
-        ("never", 1, cluster.TIMED_OUT, f"process 0 of 2: {CONNECTING}"),
-        ("never", 0, cluster.TIMED_OUT, f"process 1 of 2: {CONNECTING}"),
-        ("unreported", 1, 1, "process 0 of 2: start: process 1 did not come within 10 s"),
-        ("exits", 1, cluster.TIMED_OUT, f"process 0 of 2: {IN_COLLECTIVE}"),
-        ("exits", 0, -6, ABORTED),
-        ("raises", 1, cluster.TIMED_OUT, f"process 0 of 2: {IN_COLLECTIVE}"),
-        ("raises", 0, cluster.TIMED_OUT, f"process 1 of 2: {IN_COLLECTIVE}"),
-        ("stalls", 1, cluster.TIMED_OUT, f"process 0 of 2: {IN_COLLECTIVE}"),
-        (
-            "differs",
-            1,
-            1,
-            "process 0 of 2: start: the processes differ in fingerprint: 'same' here",
-        ),
-        (
-            "differs",
-            0,
-            1,
-            "process 1 of 2: start: the processes differ in fingerprint: 'same' here",
-        ),
-    ],
-)
-def test_the_other_process_ends_with_a_message_in_time(tmp_path, case, failing, status, message):
-    _inputs(tmp_path)
-    other = 1 - failing
-    with _two_processes(case, failing, tmp_path) as processes:
-        assert processes[other].wait(LIMIT_S) == status
-    said = (tmp_path / f"output{other}").read_text()
-    assert message in said
-    if message is ABORTED:
-        assert "in main" in said
+def test_the_other_process_ends_with_a_message_in_time(tmp_path):
+    def outcome(case, failing):
+        folder = tmp_path / f"{case}{failing}"
+        folder.mkdir()
+        _inputs(folder)
+        with _two_processes(case, failing, folder) as processes:
+            status = processes[1 - failing].wait(LIMIT_S)
+        return status, (folder / f"output{1 - failing}").read_text()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = {key: pool.submit(outcome, *key) for key in FAILURES}
+    for key, (expected, message) in FAILURES.items():
+        status, said = running[key].result()
+        assert status == expected, (key, said)
+        assert message in said, key
+        if message is ABORTED:
+            assert "in main" in said, key
 
 
 def test_a_wait_that_takes_too_long_ends_the_process():

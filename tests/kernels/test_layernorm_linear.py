@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,14 +13,12 @@ from jax.extend.core import Literal, jaxprs_in_params
 from jax.sharding import Mesh
 
 from jaxcomet.kernels.compiled import collectives
-from jaxcomet.kernels.devices import make_mesh
 from jaxcomet.kernels.errors import KernelError
 from jaxcomet.kernels.layernorm_linear import (
     fold_layernorm,
     fold_rmsnorm,
     layernorm_linear,
     normalized_linear,
-    reference,
     rmsnorm_linear,
 )
 from tests.kernels import harness
@@ -37,36 +34,38 @@ from tests.kernels.layernorm_linear_cases import (
     narrow,
     normalized,
     relative_rms,
+    unoptimized,
 )
 from tests.tolerance import assert_close
 
 STRATEGIES = ("deferred", "centred", "serial")
 DTYPES = harness.DTYPES
 SPLITS: tuple[tuple[str | None, Any], ...] = (
-    (None, None),
     ("1", None),
     ("2", "x"),
     ("4", {"n": "x"}),
-    ("8", None),
     ("8", {"m": "x"}),
-    ("2x4", None),
     ("2x4", {"m": "x", "k": "y"}),
+)
+MORE_SPLITS: tuple[tuple[str | None, Any], ...] = (
+    (None, None),
+    ("2x4", None),
     ("2x4", {"n": "x", "k": "y"}),
     ("2x4", {"k": "x", "m": "y"}),
     ("2x4", {"m": ("y", "x")}),
 )
+EVERYWHERE = (
+    *itertools.product(STRATEGIES, DTYPES, SPLITS),
+    *itertools.product(STRATEGIES, ["float32"], MORE_SPLITS),
+)
 COVERING = (
-    # strategy, dtype, mesh, reduction: each with each at least once, and nearly all pairs
-    ("deferred", "float32", (None, None), "combined"),
+    # strategy, dtype, split, reduction: each at least once, but for what other tests have:
+    # `deferred` in float32 on 8 devices and in bfloat16 on 4
     ("centred", "bfloat16", ("1", None), "combined"),
     ("serial", "float16", ("2", "x"), "separate"),
-    ("centred", "float32", ("4", {"n": "x"}), "combined"),
-    ("deferred", "bfloat16", ("8", None), "separate"),
-    ("deferred", "float16", ("8", {"m": "x"}), "combined"),
-    ("serial", "float32", ("2x4", None), "combined"),
-    ("deferred", "bfloat16", ("2x4", {"m": "x", "k": "y"}), "combined"),
+    ("deferred", "float16", ("2x4", {"m": "x", "k": "y"}), "separate"),
     ("serial", "bfloat16", ("2x4", {"n": "x", "k": "y"}), "combined"),
-    ("centred", "float16", ("2x4", {"k": "x", "m": "y"}), "separate"),
+    ("centred", "float32", ("2x4", {"k": "x", "m": "y"}), "separate"),
 )
 
 
@@ -105,8 +104,7 @@ def test_value_and_gradients_equal_float64(
 
 @pytest.mark.slow
 @pytest.mark.multi_device
-@pytest.mark.parametrize("split", SPLITS, ids=str)
-@pytest.mark.parametrize(("strategy", "dtype"), list(itertools.product(STRATEGIES, DTYPES)))
+@pytest.mark.parametrize(("strategy", "dtype", "split"), EVERYWHERE, ids=str)
 def test_value_and_gradients_equal_float64_everywhere(
     strategy: str, dtype: str, split: tuple[str | None, Any]
 ) -> None:
@@ -117,8 +115,13 @@ def test_value_and_gradients_equal_float64_everywhere(
 def test_automatic_partitioning_means_the_same() -> None:
     values = arguments("float32", shape=(16, 32, 8))
     options: dict[str, Any] = {"mesh": harness.mesh("2x4"), "axis": {"m": "x", "k": "y"}}
-    automatic = layernorm_linear(*values, partitioner="auto", **options)
-    manual = layernorm_linear(*values, strategy="serial", **options)
+
+    @unoptimized
+    def both(*values: Array) -> list[Array]:
+        choices: list[dict[str, Any]] = [{"partitioner": "auto"}, {"strategy": "serial"}]
+        return [layernorm_linear(*values, **choice, **options) for choice in choices]
+
+    automatic, manual = both(*values)
     assert_close(automatic, manual, dtype="float32", length=32)
     assert automatic.sharding.is_equivalent_to(manual.sharding, 2)
 
@@ -126,7 +129,10 @@ def test_automatic_partitioning_means_the_same() -> None:
 @pytest.mark.multi_device
 @pytest.mark.parametrize(
     ("strategy", "mesh", "axis"),
-    [("deferred", "8", None), ("serial", "2x4", {"m": "x", "k": "y"}), ("deferred", None, None)],
+    [
+        ("serial", "2x4", {"m": "x", "k": "y"}),
+        pytest.param("deferred", "8", None, marks=pytest.mark.slow),
+    ],
 )
 def test_rmsnorm_and_its_gradients_equal_float64(
     strategy: str, mesh: str | None, axis: Any
@@ -147,7 +153,12 @@ def test_rmsnorm_and_its_gradients_equal_float64(
 
 @pytest.mark.multi_device
 @pytest.mark.parametrize(
-    ("strategy", "mesh"), [("deferred", None), ("deferred", "4"), ("centred", "4")]
+    ("strategy", "mesh"),
+    [
+        ("deferred", "4"),
+        pytest.param("deferred", None, marks=pytest.mark.slow),
+        pytest.param("centred", "4", marks=pytest.mark.slow),
+    ],
 )
 def test_bfloat16_rows_far_from_0_keep_their_digits(strategy: str, mesh: str | None) -> None:
     k, n, rows = 512, 64, 4
@@ -187,9 +198,10 @@ def test_folded_bfloat16_loses_one_rounding_at_any_distance() -> None:
     distances = np.repeat([0.0, 1, 10, 100, 1000], rows)[:, None]
     x = (rng.normal(size=(5 * rows, k)) + distances).astype(np.float32)
     weight = (rng.normal(size=(k, n)) / np.sqrt(k)).astype(np.float32)
-    folded = fold_layernorm(None, None, jnp.asarray(weight), dtype=jnp.bfloat16)
+    fold = unoptimized(functools.partial(fold_layernorm, None, None, dtype=jnp.bfloat16))
+    folded = fold(jnp.asarray(weight))
     assert folded.weight.dtype == jnp.bfloat16
-    result = normalized_linear(jnp.asarray(x), folded)
+    result = unoptimized(normalized_linear)(jnp.asarray(x), folded)
     error = relative_rms(result, normalized(x.astype(np.float64)) @ weight.astype(np.float64))
     # The rounding of the weight, 1.66e-3; in float32 at most 5e-4 more at the last distance.
     assert error.min() > 1.3e-3
@@ -202,7 +214,7 @@ def test_folded_bfloat16_loses_one_rounding_at_any_distance() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_column_sums_are_those_of_the_stored_weight(dtype: str) -> None:
     _, scale, bias, weight, linear_bias = arguments("float32", shape=(1, 300, 7))
-    fold = jax.jit(functools.partial(fold_layernorm, dtype=dtype))  # may not undo the rounding
+    fold = unoptimized(functools.partial(fold_layernorm, dtype=dtype))  # keeps the rounding
     folded = fold(scale, bias, weight, linear_bias)
     stored = np.asarray(folded.weight, np.float64)
     wide = [np.asarray(value, np.float64) for value in (scale, bias, weight, linear_bias)]
@@ -220,15 +232,20 @@ def test_column_sums_are_those_of_the_stored_weight(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "mesh", "axis"),
     [
-        ("deferred", None, None),
-        ("deferred", "2x4", {"m": "x", "k": "y"}),
+        pytest.param("deferred", None, None, marks=pytest.mark.slow),
+        pytest.param("deferred", "2x4", {"m": "x", "k": "y"}, marks=pytest.mark.slow),
         ("centred", "2x4", {"n": "x", "k": "y"}),
     ],
 )
 def test_folded_form_gives_the_same(strategy: str, mesh: str | None, axis: Any) -> None:
     x, *parameters = arguments("float32")
-    folded = fold_layernorm(*parameters)
-    result = normalized_linear(x, folded, strategy=strategy, mesh=mesh_of(mesh), axis=axis)
+    options = {"strategy": strategy, "mesh": mesh_of(mesh), "axis": axis}
+
+    @unoptimized
+    def run(x: Array, *parameters: Array) -> Array:
+        return normalized_linear(x, fold_layernorm(*parameters), **options)
+
+    result = run(x, *parameters)
     value, _ = expected("float32")
     # As above: the mean is left in the product.
     assert_close(result, value, dtype="float32", length=CONTRACTED, amplified=MEAN)
@@ -238,9 +255,9 @@ def test_folded_rmsnorm_gives_the_same() -> None:
     values = named(arguments("float16"))
     del values["bias"]
     x, scale, weight, linear_bias = values.values()
-    folded = fold_rmsnorm(scale, weight, linear_bias)
+    folded = unoptimized(fold_rmsnorm)(scale, weight, linear_bias)
     assert folded.column_sum is None
-    result = normalized_linear(x, folded)
+    result = unoptimized(normalized_linear)(x, folded)
     exact, _ = by_hand(values, COTANGENT, centred=False)
     assert result.dtype == jnp.float16
     assert_close(result, exact, dtype="float16", length=CONTRACTED)
@@ -254,12 +271,8 @@ FOUR = (16, 32, 8)
 
 def moved(strategy: str, axis: Any, **options: Any) -> list[tuple[str, str, int]]:
     values = arguments("float32", shape=FOUR)
-    mesh = harness.mesh("4")
-    run = jax.jit(
-        lambda *values: layernorm_linear(
-            *values, strategy=strategy, mesh=mesh, axis=axis, **options
-        )
-    )
+    options = {"strategy": strategy, "mesh": harness.mesh("4"), "axis": axis} | options
+    run = unoptimized(lambda *values: layernorm_linear(*values, **options))
     program = run.lower(*values).compile()
     return sorted((one.kind, one.dtype, one.bytes) for one in collectives(program))
 
@@ -303,9 +316,9 @@ def test_separate_statistics_are_two_sums() -> None:
 
 
 @pytest.mark.multi_device
-@pytest.mark.parametrize(("strategy", "axis"), [("deferred", {"n": "x"}), ("centred", {"m": "x"})])
-def test_split_rows_and_outputs_move_nothing(strategy: str, axis: Any) -> None:
-    assert moved(strategy, axis) == []
+@pytest.mark.parametrize("strategy", ["centred", pytest.param("deferred", marks=pytest.mark.slow)])
+def test_split_rows_and_outputs_move_nothing(strategy: str) -> None:
+    assert moved(strategy, {"m": "x", "n": "y"}, mesh=harness.mesh("2x4")) == []
 
 
 COLLECTIVES = ("all_gather_invariant", "psum_invariant", "reduce_scatter")
@@ -351,64 +364,61 @@ def test_product_of_the_deferred_forms_waits_for_nothing_and_travels_as_asked(
 # Transformations
 
 
-@pytest.mark.multi_device
-def test_second_call_with_new_values_compiles_nothing() -> None:
-    values = arguments("float32")
-    new = tuple(value + 1 for value in values)
-    layernorm_linear(*values, mesh=make_mesh(2))
-    with harness.compilations() as compiled:
-        layernorm_linear(*new, mesh=make_mesh(2))
-    assert compiled == []
-
-
+@pytest.mark.slow
 @pytest.mark.multi_device
 def test_layers_under_scan_remat_vmap_and_grad() -> None:
     x, weights = harness.normal((2, 3, 8)) + 1, harness.normal((2, 8, 8), seed=5) / 2
+    layer = functools.partial(layernorm_linear, mesh=harness.mesh("4"))
 
-    def network(layer: Callable[..., Array]) -> Callable[..., Array]:
-        def apply(x: Array, weights: Array) -> Array:
-            step = jax.checkpoint(lambda x, weight: (layer(x, None, None, weight) + x, None))
-            return jax.vmap(lambda x: jax.lax.scan(step, x, weights)[0])(x)
-
-        return apply
+    def network(x: Array, weights: Array) -> Array:
+        step = jax.checkpoint(lambda x, weight: (layer(x, None, None, weight) + x, None))
+        return jax.vmap(lambda x: jax.lax.scan(step, x, weights)[0])(x)
 
     cotangent = harness.normal(x.shape, seed=1)
     values = {"x": x, "weights": weights}
-    layer = functools.partial(layernorm_linear, mesh=harness.mesh("4"))
-    actual = harness.value_and_gradients(network(layer), values, cotangent, unoptimized=True)
-    exact = harness.reference(network(reference.layernorm_linear), values, cotangent)
-    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(exact), strict=True):
-        # Rows of mean / deviation up to 4, and two layers.
-        assert_close(one, other, dtype="float32", length=8, amplified=8)
+    result, gradients = harness.value_and_gradients(network, values, cotangent, unoptimized=True)
+
+    rows, above = [np.asarray(x, np.float64).reshape(6, 8)], np.asarray(cotangent).reshape(6, 8)
+    for weight in np.asarray(weights):
+        rows.append(by_hand({"x": rows[-1], "weight": weight}, above)[0] + rows[-1])
+    exact = {"weights": np.zeros(weights.shape)}
+    for index in (1, 0):
+        _, below = by_hand({"x": rows[index], "weight": np.asarray(weights)[index]}, above)
+        exact["weights"][index], above = below["weight"], below["x"] + above
+    exact["x"] = above.reshape(x.shape)
+    # Rows of mean / deviation up to 4, and two layers.
+    close = functools.partial(assert_close, dtype="float32", length=8, amplified=8)
+    close(result, rows[-1].reshape(x.shape))
+    for name, gradient in gradients.items():
+        close(gradient, exact[name])
 
 
 @pytest.mark.multi_device
-def test_gradient_outside_jit_with_weights_closed_over_equals_float64() -> None:
+def test_gradients_outside_jit_equal_float64_and_compile_once() -> None:
+    run = functools.partial(layernorm_linear, mesh=harness.mesh("8"))
     values = arguments("float32")
-    mesh = harness.mesh("4")
-
-    @jax.grad
-    def gradient(x: Array) -> Array:
-        return (layernorm_linear(x, *values[1:], mesh=mesh) * COTANGENT).sum()
-
-    assert_close(
-        gradient(values[0]),
-        expected("float32")[1]["x"],
-        dtype="float32",
-        length=CONTRACTED,
-        amplified=MEAN,
-    )
+    # Residuals pass from one compiled program to another.
+    result, pull = jax.vjp(run, *values)
+    exact, derivatives = expected("float32")
+    close = functools.partial(assert_close, dtype="float32", length=CONTRACTED, amplified=MEAN)
+    close(result, exact)
+    for name, gradient in named(pull(COTANGENT)).items():
+        close(gradient, derivatives[name])
+    new = [jnp.asarray(1 + np.asarray(value)) for value in values]
+    with harness.compilations() as compiled:
+        jax.vjp(run, *new)[1](COTANGENT)
+    assert compiled == []
 
 
 def test_forward_mode_is_the_transpose_of_reverse_mode() -> None:
     values = arguments("float32")
-    tangents = tuple(jnp.cos(value) for value in values)
-    _, tangent = jax.jit(lambda *pair: jax.jvp(layernorm_linear, *pair))(values, tangents)
+    tangents = tuple(jnp.asarray(np.cos(value)) for value in values)
+    _, tangent = unoptimized(lambda *pair: jax.jvp(layernorm_linear, *pair))(values, tangents)
     _, gradients = expected("float32")
     along = sum(
         (gradients[name] * np.asarray(tangent)).sum() for name, tangent in named(tangents).items()
     )
-    np.testing.assert_allclose((tangent * COTANGENT).sum(), along, rtol=1e-4)
+    np.testing.assert_allclose((np.asarray(tangent) * COTANGENT).sum(), along, rtol=1e-4)
 
 
 # Reported failures of other implementations
@@ -417,14 +427,24 @@ def test_forward_mode_is_the_transpose_of_reverse_mode() -> None:
 def by_identity(x: Any, strategy: str, mesh: Any = None, **options: Any) -> np.ndarray:
     """The normalized rows, by a linear layer that does nothing."""
     x = jnp.asarray(x)
-    weight = jnp.eye(x.shape[-1], dtype=x.dtype)
-    result = layernorm_linear(x, None, None, weight, strategy=strategy, mesh=mesh, **options)
-    return np.asarray(result, np.float64)
+    weight = jnp.asarray(np.eye(x.shape[-1]), x.dtype)
+    return product_of(x, weight, strategy=strategy, mesh=mesh, **options)
+
+
+def product_of(x: Array, weight: Array, **options: Any) -> np.ndarray:
+    run = unoptimized(lambda x, weight: layernorm_linear(x, None, None, weight, **options))
+    return np.asarray(run(x, weight), np.float64)
 
 
 @pytest.mark.multi_device
 @pytest.mark.parametrize(
-    ("strategy", "mesh"), [("deferred", "4"), ("centred", "4"), ("serial", "2"), ("centred", None)]
+    ("strategy", "mesh"),
+    [
+        ("deferred", "8"),  # of which four have padding alone
+        ("centred", "4"),
+        ("serial", "2"),
+        pytest.param("centred", None, marks=pytest.mark.slow),
+    ],
 )
 def test_rows_of_reported_failures(strategy: str, mesh: str | None) -> None:
     rows = [
@@ -459,28 +479,29 @@ def test_float16_rows_stay_in_range(strategy: str) -> None:
     rows = jnp.asarray(
         [[0.0] * 4, [-65504, 65504, 65504, 65504], [300, 300, 301, 301]], jnp.float16
     )
-    result = by_identity(rows, strategy, epsilon=1e-12)
+    # the normalized rows, and a last column where x @ weight is 5e7 in the second, the result 0
+    weight = jnp.asarray(np.hstack([np.eye(4), np.full((4, 1), 200)]), jnp.float16)
+    result = product_of(rows, weight, strategy=strategy, epsilon=1e-12)
     assert_close(
-        result[1:], normalized(np.asarray(rows[1:], np.float64)), dtype="float16", length=4
+        result[1:, :4], normalized(np.asarray(rows[1:], np.float64)), dtype="float16", length=4
     )
     np.testing.assert_array_equal(result[0], 0)
-    weight = jnp.full((4, 1), 200, jnp.float16)  # x @ weight is 5e7, the result 0
-    product = layernorm_linear(rows[1:2], None, None, weight, strategy=strategy)
     # In `serial` the four rows of size 1 have been rounded.
-    assert abs(product.item()) <= (200 * 4 * 2.0**-11 if strategy == "serial" else 0)
+    assert abs(result[1, 4]) <= (200 * 4 * 2.0**-11 if strategy == "serial" else 0)
 
 
 def test_float16_mean_squares_stay_in_range() -> None:
-    x = jnp.full((8, 300), 300, jnp.float16)  # onnxruntime 29034: squares overflow, 0
-    weight = jnp.eye(300, 2, dtype=jnp.float16)
-    np.testing.assert_array_equal(rmsnorm_linear(x, None, weight), 1)
+    x = np.full((8, 300), 300, np.float16)  # onnxruntime 29034: squares overflow, 0
+    weight = np.eye(300, 2, dtype=np.float16)
+    run = unoptimized(lambda x, weight: rmsnorm_linear(x, None, weight))
+    np.testing.assert_array_equal(run(x, weight), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.multi_device
-@pytest.mark.parametrize("strategy", ["deferred", "centred"])
-def test_padding_is_not_counted(strategy: str) -> None:
+def test_padding_is_not_counted() -> None:
     # triton 9838: the variance of [1, 2, 4] is 1.5556, not that of [1, 2, 4, 0]
-    result = by_identity([[1.0, 2, 4]], strategy, harness.mesh("8"))
+    result = by_identity([[1.0, 2, 4]], "centred", harness.mesh("8"))
     np.testing.assert_allclose(result, (np.array([[1, 2, 4]]) - 7 / 3) / np.sqrt(1.5556), atol=1e-4)
 
 
@@ -492,23 +513,28 @@ def test_weight_gradient_is_summed_wide_over_devices() -> None:
     cotangent = np.ones((8, 256), np.float32)
     cotangent[:, 0] = [2] * 7 + [3]
     cotangent = cotangent.reshape(-1, 1)
-    x = jnp.ones((2048, 1), jnp.bfloat16)
+    x = np.ones((2048, 1), jnp.bfloat16)
 
-    @jax.jit
+    @unoptimized
     @jax.grad
     def gradient(weight: Array) -> Array:
-        result = rmsnorm_linear(x, None, weight, mesh=harness.mesh("8"), axis={"m": "x"})
+        result = rmsnorm_linear(
+            jnp.asarray(x), None, weight, mesh=harness.mesh("8"), axis={"m": "x"}
+        )
         return (result * cotangent).sum()
 
-    assert gradient(jnp.ones((1, 1), jnp.bfloat16)) == 2064
+    assert gradient(np.ones((1, 1), jnp.bfloat16)).item() == 2064
 
 
 def test_leading_axes_and_single_rows_are_rows() -> None:
     values = arguments("float32", shape=(12, 8, 5))
     exact, _ = by_hand(named(values), np.zeros((12, 5)))
-    for shape, rows in (((2, 3, 2), slice(None)), ((), 0)):
-        result = layernorm_linear(values[0][rows].reshape(*shape, 8), *values[1:])
-        other = exact[rows].reshape(*shape, 5)
+
+    @unoptimized
+    def both(x: Array, *parameters: Array) -> list[Array]:
+        return [layernorm_linear(rows, *parameters) for rows in (x.reshape(2, 3, 2, 8), x[0])]
+
+    for result, other in zip(both(*values), (exact.reshape(2, 3, 2, 5), exact[0]), strict=True):
         assert_close(result, other, dtype="float32", length=8, amplified=MEAN)
 
 
@@ -516,7 +542,8 @@ def test_leading_axes_and_single_rows_are_rows() -> None:
 def test_mixed_dtypes_are_computed_in_the_wider(strategy: str) -> None:
     x, *_ = arguments("bfloat16")
     _, *parameters = arguments("float32")
-    result = layernorm_linear(x, *parameters, strategy=strategy)
+    run = unoptimized(functools.partial(layernorm_linear, strategy=strategy))
+    result = run(x, *parameters)
     exact, _ = by_hand(named((x, *parameters)), COTANGENT)
     assert result.dtype == jnp.float32
     dtype = "float32" if strategy == "deferred" else "bfloat16"  # the others round rows to x's
@@ -536,7 +563,7 @@ def test_mixed_dtypes_are_computed_in_the_wider(strategy: str) -> None:
         ({"scale": jnp.ones(3)}, r"got 3 for scale axis 0 \(k\), 4 for weight \(k\)"),
         ({"bias": jnp.ones((4, 1))}, r"bias: got shape \(4, 1\); expected \[k\]"),
         ({"linear_bias": jnp.ones(4)}, r"got 4 for linear_bias axis 0 \(n\), 2 for weight \(n\)"),
-        ({"epsilon": 0.0}, "epsilon: got 0.0; expected at least 1e-30"),
+        ({"epsilon": -1.0}, "epsilon: got -1.0; expected a number of at least 0"),
         ({"strategy": "fused"}, "strategy: got 'fused'; expected deferred or centred or serial"),
         ({"partitioner": "gspmd"}, "partitioner: got 'gspmd'"),
         ({"reduction": "ring"}, "reduction: got 'ring'; expected combined or separate"),

@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
@@ -28,6 +31,14 @@ CAUSAL = Case(
     options={"causal": True},
     gradient=True,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unoptimized() -> Iterator[None]:
+    """Programs without most optimizations, which take longer than these cases."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def test_arguments_lie_on_the_mesh_as_the_split_asks():
@@ -64,19 +75,20 @@ def test_errors_are_found_on_the_rows_that_have_a_reference(monkeypatch):
     monkeypatch.setattr(trials, "REFERENCE_ELEMENTS", 7 * 60)
     rows = CAUSAL.rows()
     assert len(rows) == 7
-    value, gradients = trials.program(CAUSAL)()
-    found = trials.deviations(CAUSAL, (value, gradients))
+    result = trials.program(CAUSAL)()
+    found = trials.deviations(CAUSAL, result)
     assert set(found) == {"result", "query", "key", "value"}
     assert all(one.relative < tolerance("float32", 30) for one in found.values())
     assert all(one.largest > 0.1 for one in found.values())
     # Queries without a reference have no weight, so their gradient is 0.
+    value, gradients = jax.tree.map(np.array, result)
     others = np.setdiff1d(np.arange(24), rows)
     assert not gradients["query"][:, others].any()
     assert gradients["query"][:, rows].any(axis=(0, 2, 3)).all()
 
-    value = value.at[0, rows[3], 1, 2].add(0.5)
-    gradients["key"] = gradients["key"].at[0, 0, 0, 0].set(np.nan)
-    spoiled = trials.deviations(CAUSAL, (value, gradients))
+    value[0, rows[3], 1, 2] += 0.5
+    gradients["key"][0, 0, 0, 0] = np.nan
+    spoiled = trials.deviations(CAUSAL, jax.tree.map(jnp.asarray, (value, gradients)))
     assert spoiled["result"].max_abs_error == pytest.approx(0.5, rel=1e-4)
     assert spoiled["key"].max_abs_error == math.inf
     assert spoiled["query"] == found["query"]

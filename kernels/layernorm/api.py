@@ -55,8 +55,9 @@ def distributed_layernorm(
       KernelError: arguments that do not fit together.
 
     Example:
-      >>> print(distributed_layernorm(jnp.array([40000.0, 40001.0, 40002.0, 40003.0])).round(3))
-      [-1.342 -0.447  0.447  1.342]
+      >>> row = distributed_layernorm(jnp.array([40000.0, 40001.0, 40002.0, 40003.0]))
+      >>> [f"{number:.3f}" for number in row.tolist()]
+      ['-1.342', '-0.447', '0.447', '1.342']
     """
     norm = Norm(epsilon=epsilon, reduction=reduction, wire_dtype=wire_dtype)
     return _distributed("distributed_layernorm", x, scale, bias, norm, mesh, axis, partitioner)

@@ -22,8 +22,8 @@ each_strategy = pytest.mark.parametrize(("builder", "strategy"), OFFERED)
 
 @cache
 def _compared() -> dict[tuple[str, str], tuple[int, list[str], str]]:
-    """All strategies, 200 mappings of each for GEMM-softmax and 25 for the others."""
-    counts = [200 if b == "gemm_softmax" else 25 for b, _ in OFFERED]
+    """All strategies, 60 mappings of each for GEMM-softmax and 12 for the others."""
+    counts = [60 if b == "gemm_softmax" else 12 for b, _ in OFFERED]
     arguments = [(b, s, n, 1) for (b, s), n in zip(OFFERED, counts, strict=True)]
     return dict(zip(OFFERED, agreement.apart(agreement.costs, arguments), strict=True))
 

@@ -47,7 +47,14 @@ def _small_rows(strategy: tuple[str, tuple[tuple[str, str], ...]]) -> list[Row]:
     return [rows[i] for i in (partial + [i for i in short if i not in partial])[:50]]
 
 
-@pytest.mark.parametrize("strategy", WALKED, ids=lambda s: "-".join([s[0], *(v for _, v in s[1])]))
+LONG = ("unfused", "fused-distsm")
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param(s, marks=pytest.mark.slow) if s[0] in LONG else s for s in WALKED],
+    ids=["-".join([s[0], *(v for _, v in s[1])]) for s in WALKED],
+)
 def test_bytes_equal_those_of_a_walk_step_by_step(strategy: tuple):
     rows = _small_rows(strategy)
     assert len(rows) == 50

@@ -57,7 +57,6 @@ def test_value_and_gradient_equal_the_reference(mesh, axis, dtype, reduction, ke
         ("8", {"n": "x"}, "float32", "combined"),
         ("8", {"n": "x"}, "bfloat16", "separate"),
         ("2x4", {"m": "x", "n": "y"}, "float16", "combined"),
-        ("2x4", {"n": ("x", "y")}, "float32", "separate"),
     ],
     ids=str,
 )

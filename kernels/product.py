@@ -14,9 +14,7 @@ from jax.typing import DTypeLike
 from jaxcomet.kernels import collectives, errors, statistics
 from jaxcomet.kernels.partition import Dimensions, Partition
 from jaxcomet.kernels.precision import Precision, matmul
-
-RowOperation = Callable[..., Array]
-"""(logits (m_local, n_local), columns, *extras) -> (m_local, n_local)."""
+from jaxcomet.kernels.rowwise import RowOperation
 
 DIMENSIONS = ("m", "n", "k")
 ROWS: Dimensions = (("m", "k"), "n")

@@ -18,6 +18,7 @@ from jaxcomet.cli.errors import InputError, near
 from jaxcomet.cli.options import Json, parse_whole
 from jaxcomet.kernels.catalog import KERNELS
 from jaxcomet.kernels.description import Kernel, Option, OptionValue
+from jaxcomet.kernels.partition import PARTITIONERS
 
 if TYPE_CHECKING:
     from jaxcomet.kernels.trials import Case
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _MESH_NAMES = ("x", "y", "z")
 _MOST_DEVICES = 256
 _DTYPES = ("float32", "bfloat16", "float16", "float64")
-_PARTITIONERS = ("shard_map", "auto")
 
 KernelName = Annotated[
     str, typer.Argument(metavar="KERNEL", help=f"The kernel: {', '.join(KERNELS)}.")
@@ -203,7 +203,7 @@ def run(
         str,
         typer.Option(
             "--partitioner",
-            metavar="|".join(_PARTITIONERS),
+            metavar="|".join(PARTITIONERS),
             help="Whether the strategy or XLA decides what moves.",
         ),
     ] = "shard_map",
@@ -223,9 +223,9 @@ def run(
       jaxcomet kernels run layernorm-linear --dtype bfloat16 --partitioner auto --json
     """
     found = _kernel(kernel)
-    if partitioner not in _PARTITIONERS:
+    if partitioner not in PARTITIONERS:
         raise InputError(
-            f"--partitioner: got {partitioner!r}; expected {' or '.join(_PARTITIONERS)}"
+            f"--partitioner: got {partitioner!r}; expected {' or '.join(PARTITIONERS)}"
         )
     found.split_of(strategy)
     place = Place(devices=devices, mesh=mesh, axis=axis, real=real)

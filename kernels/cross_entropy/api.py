@@ -12,7 +12,7 @@ from jaxcomet.kernels import devices, errors
 from jaxcomet.kernels.cross_entropy import reference, sharded
 from jaxcomet.kernels.cross_entropy.parts import Loss
 from jaxcomet.kernels.errors import KernelError
-from jaxcomet.kernels.partition import PARTITIONERS, Axis, Partition, partition
+from jaxcomet.kernels.partition import Axis, Partition, check_partitioner, partition
 from jaxcomet.kernels.precision import Precision
 from jaxcomet.kernels.statistics import REDUCTIONS
 
@@ -71,7 +71,8 @@ def cross_entropy(
     errors.rank(name, "logits", logits, range(1, 9), "[..., v]")
     errors.floating(name, logits=logits)
     labels, where = _tokens(name, labels, where, logits.shape[:-1], "logits")
-    loss = _loss(name, label_smoothing, partitioner, reduction, wire_dtype)
+    check_partitioner(name, partitioner, mesh)
+    loss = _loss(name, label_smoothing, reduction, wire_dtype)
     split = partition(name, mesh, axis, dimensions=_DIMENSIONS, default="v")
     run = _automatic if partitioner == "auto" else _manual
     return devices.guarded(run(logits, labels, where, split=split, loss=loss), mesh)
@@ -137,7 +138,8 @@ def linear_cross_entropy(
         name, (f"x axis {x.ndim - 1} (k)", x.shape[-1]), ("weight axis 0 (k)", weight.shape[0])
     )
     labels, where = _tokens(name, labels, where, x.shape[:-1], "x")
-    loss = _loss(name, label_smoothing, partitioner, reduction, wire_dtype)
+    check_partitioner(name, partitioner, mesh)
+    loss = _loss(name, label_smoothing, reduction, wire_dtype)
     if block is not None and block < 1:
         raise KernelError(f"{name}: block: got {block}; expected at least 1 column, or None")
     split = partition(name, mesh, axis, dimensions=_DIMENSIONS, default="v")
@@ -172,14 +174,12 @@ def _tokens(
 def _loss(
     name: str,
     label_smoothing: float,
-    partitioner: str,
     reduction: str,
     wire_dtype: DTypeLike | None,
 ) -> Loss:
     """Checked options."""
     if not 0 <= label_smoothing < 1:
         raise KernelError(f"{name}: label_smoothing: got {label_smoothing}; expected 0 <= a < 1")
-    errors.one_of(name, "partitioner", partitioner, PARTITIONERS)
     errors.one_of(name, "reduction", reduction, REDUCTIONS)
     return Loss(label_smoothing=label_smoothing, reduction=reduction, wire_dtype=wire_dtype)
 

@@ -16,7 +16,7 @@ from jaxcomet.kernels.layernorm.sharded import Norm
 from jaxcomet.kernels.layernorm_linear import checks, reference, sharded
 from jaxcomet.kernels.layernorm_linear.folding import FoldedLinear
 from jaxcomet.kernels.layernorm_linear.sharded import Plan
-from jaxcomet.kernels.partition import PARTITIONERS, Axis, Partition, partition
+from jaxcomet.kernels.partition import Axis, Partition, check_partitioner, partition
 from jaxcomet.kernels.precision import Precision
 from jaxcomet.kernels.statistics import REDUCTIONS
 
@@ -229,7 +229,7 @@ def _norm_linear(
         dimension, size = _DIMENSIONS[key], weight.shape[_DIMENSIONS[key] == "n"]
         checks.vectors(name, dimension, size, **{key: value})
     errors.one_of(name, "strategy", strategy, strategies)
-    errors.one_of(name, "partitioner", partitioner, PARTITIONERS)
+    check_partitioner(name, partitioner, mesh)
     errors.one_of(name, "reduction", norm.reduction, REDUCTIONS)
     split = partition(name, mesh, axis, dimensions=product.DIMENSIONS, default="k")
     given = _present(parameters)

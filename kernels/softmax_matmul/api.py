@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from jaxcomet.kernels import devices, errors, product, statistics
-from jaxcomet.kernels.partition import PARTITIONERS, Axis, Dimensions, Partition, partition
+from jaxcomet.kernels.partition import Axis, Dimensions, Partition, check_partitioner, partition
 from jaxcomet.kernels.precision import Precision
 from jaxcomet.kernels.softmax_matmul import reference, sharded
 from jaxcomet.kernels.softmax_matmul.sharded import Plan
@@ -76,7 +76,7 @@ def softmax_matmul(
     _check(name, x, v)
     where = errors.mask(name, "where", where, x.shape)
     errors.one_of(name, "strategy", strategy, sharded.STRATEGIES)
-    errors.one_of(name, "partitioner", partitioner, PARTITIONERS)
+    check_partitioner(name, partitioner, mesh)
     errors.one_of(name, "reduction", reduction, REDUCTIONS)
     split = partition(name, mesh, axis, dimensions=product.DIMENSIONS, default="k")
     if partitioner == "auto":

@@ -44,6 +44,13 @@ def test_every_public_function_that_takes_a_mesh_is_listed():
 
 
 @every_kernel
+def test_the_automatic_form_is_refused_on_explicit_axes(kernel: Kernel):
+    mesh = jax.make_mesh((2,), ("x",))
+    with pytest.raises(KernelError, match="partitioner: got 'auto' with a mesh of explicit axis"):
+        kernel.function(**_small(kernel), mesh=mesh, partitioner="auto")
+
+
+@every_kernel
 def test_arguments_and_options_are_parameters_of_function_and_reference(kernel: Kernel):
     parameters = inspect.signature(kernel.function).parameters
     assert list(parameters)[: len(kernel.operands)] == [one.name for one in kernel.operands]

@@ -18,6 +18,9 @@ from jaxcomet.cost import (
 from jaxcomet.cost import (
     evaluate as evaluate,
 )
+from jaxcomet.cost import (
+    evaluate_relaxed as evaluate_relaxed,
+)
 from jaxcomet.mapping import Mapping as Mapping
 from jaxcomet.mapping import MappingError as MappingError
 from jaxcomet.operations import attention as attention

@@ -1,14 +1,20 @@
-"""The few non-smooth primitives of the cost model.
+"""The few non-smooth primitives of the cost model, exact and relaxed.
 
 Everything else in the equations is sums, products and max. Each primitive is exact on whole
 numbers, is continuous between them where that is possible, and states the derivative that
 `jax.grad` sees.
 
-Left out: a temperature. `optimize` relaxes further.
+`ceil` and `floor` have steps, so they alone take a temperature (`relaxed`): at 0, the default, they
+are exact and their derivative is that of the quotient (straight-through); without end, `ceil` is
+``max(1, x)`` and `floor` the identity, both continuous; in between, the steps are exponentials of
+that width. Conditions on a count of 1 are linear between 1 and 2, and max and min stay hard: both
+are exact on whole numbers and have useful derivatives at every temperature.
 """
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +22,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 Number = float | Float[jax.Array | np.ndarray, "..."]
-"""A Python float or an array. All equations broadcast over arrays; on floats alone they run without
-JAX, exactly alike."""
+"""A Python float or an array. All equations broadcast over arrays; on floats and NumPy arrays alone
+they run without JAX, exactly alike, and nothing compiles."""
 
 Condition = bool | Bool[jax.Array | np.ndarray, "..."]
 """A truth value or an array of them."""
@@ -29,6 +35,72 @@ _SNAP = 2.0 * float(np.finfo(np.float64).eps)
 def _snap(quotient: jax.Array) -> float:
     # A quotient of whole numbers that divide may come out a unit in the last place off.
     return 2.0 * float(np.finfo(quotient.dtype).eps)
+
+
+_temperature: contextvars.ContextVar[Number] = contextvars.ContextVar("temperature", default=0.0)
+
+
+@contextlib.contextmanager
+def relaxed(temperature: Number) -> Iterator[None]:
+    """Evaluates the equations inside at a temperature; see the module docstring.
+
+    Args:
+      temperature: width of the steps of `ceil` and `floor` as a share of a step: 0 (exact), a
+        positive number, which may be traced, or ``math.inf``.
+
+    Example:
+      >>> with relaxed(math.inf):
+      ...     ceil(0.3), ceil(2.3), floor(2.3)
+      (1.0, 2.3, 2.3)
+    """
+    token = _temperature.set(temperature)
+    try:
+        yield
+    finally:
+        _temperature.reset(token)
+
+
+def temperature() -> Number:
+    """The temperature at which the equations are evaluated; 0 unless inside `relaxed`."""
+    return _temperature.get()
+
+
+_RAMP = 2.0**12  # reciprocal of the part of the first step in which a relaxed ceil leaves 0
+
+
+@jax.custom_jvp
+def _first_step(quotient: jax.Array) -> jax.Array:
+    return jnp.minimum(quotient * _RAMP, 1.0)
+
+
+@_first_step.defjvp
+def _first_step_jvp(
+    primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    # the slope of the ramp itself would say that any change costs thousands of steps
+    (x,), (dx,) = primals, tangents
+    return _first_step(x), jnp.where(x * _RAMP < 1.0, dx, jnp.zeros_like(dx))
+
+
+def _relaxed_ceil(x: Number, width: Number) -> Number:
+    """1 up to x = 1 (0 at 0), then linear, or steps of exponentials."""
+    first = minimum(x * _RAMP, 1.0) if on_host(x) else _first_step(_as_float(x))
+    if isinstance(width, float) and math.isinf(width):
+        return maximum(x, first)
+    xp = np if on_host(x, width) else jnp
+    whole = xp.floor(x * (1.0 + _SNAP))
+    rest = maximum(x - whole, 0.0)
+    return select(x <= 1.0, first, whole + xp.expm1(-rest / width) / xp.expm1(-1.0 / width))
+
+
+def _relaxed_floor(x: Number, width: Number) -> Number:
+    """The identity, or steps of exponentials."""
+    if isinstance(width, float) and math.isinf(width):
+        return x
+    xp = np if on_host(x, width) else jnp
+    whole = xp.ceil(x * (1.0 - _SNAP))
+    missing = maximum(whole - x, 0.0)
+    return whole - xp.expm1(-missing / width) / xp.expm1(-1.0 / width)
 
 
 @jax.custom_jvp
@@ -53,6 +125,11 @@ def _floor_jvp(
     return _floor(primals[0]), tangents[0]
 
 
+def on_host(*terms: object) -> bool:
+    """Whether all are Python floats or NumPy arrays, which need no JAX."""
+    return all(isinstance(x, float | np.ndarray) for x in terms)
+
+
 def _as_float(x: Number) -> jax.Array:
     return jnp.asarray(x, dtype=jnp.result_type(float))
 
@@ -67,11 +144,18 @@ def ceil(x: Number, *, scale: Number | None = None) -> Number:
       scale: where x is a difference of larger numbers, their size: what cancels leaves their
         rounding behind.
 
-    Gradient: that of x (straight-through), because the true derivative, 0, says nothing.
+    Gradient: that of x (straight-through), because the true derivative, 0, says nothing. At a
+    temperature: see `relaxed`.
     """
+    width = temperature()
+    if not (isinstance(width, float) and width == 0.0):
+        return _relaxed_ceil(x, width)
     if isinstance(x, float) and (scale is None or isinstance(scale, float)):
         off = 0.0 if scale is None else 2.0 * _SNAP * scale
         return float(max(0, math.ceil(x * (1.0 - _SNAP) - off)))
+    if on_host(x, 0.0 if scale is None else scale):
+        off = 0.0 if scale is None else 2.0 * _SNAP * scale
+        return np.maximum(np.ceil(x * (1.0 - _SNAP) - off), 0.0)
     value = _as_float(x)
     if scale is None:
         return _ceil(value)
@@ -82,10 +166,15 @@ def ceil(x: Number, *, scale: Number | None = None) -> Number:
 def floor(x: Number) -> Number:
     """Largest whole number <= x (x >= 0), snapped as `ceil`.
 
-    Gradient: that of x (straight-through).
+    Gradient: that of x (straight-through). At a temperature: see `relaxed`.
     """
+    width = temperature()
+    if not (isinstance(width, float) and width == 0.0):
+        return _relaxed_floor(x, width)
     if isinstance(x, float):
         return float(math.floor(x * (1.0 + _SNAP)))
+    if isinstance(x, np.ndarray):
+        return np.floor(x * (1.0 + _SNAP))
     return _floor(_as_float(x))
 
 
@@ -95,6 +184,8 @@ def maximum(*terms: Number) -> Number:
     for term in terms[1:]:
         if isinstance(result, float) and isinstance(term, float):
             result = max(result, term)
+        elif on_host(result, term):
+            result = np.maximum(result, term)
         else:
             result = jnp.maximum(result, term)
     return result
@@ -106,6 +197,8 @@ def minimum(*terms: Number) -> Number:
     for term in terms[1:]:
         if isinstance(result, float) and isinstance(term, float):
             result = min(result, term)
+        elif on_host(result, term):
+            result = np.minimum(result, term)
         else:
             result = jnp.minimum(result, term)
     return result
@@ -115,7 +208,16 @@ def select(condition: Condition, yes: Number, no: Number) -> Number:
     """`yes` where the condition holds, else `no`. Gradient: that of the chosen one."""
     if isinstance(condition, bool):
         return yes if condition else no
+    if isinstance(condition, np.ndarray) and on_host(yes, no):
+        return np.where(condition, yes, no)
     return jnp.where(condition, yes, no)
+
+
+def log2(x: Number) -> Number:
+    """Logarithm to the base 2 of a positive number."""
+    if isinstance(x, float):
+        return math.log2(x)
+    return np.log2(x) if isinstance(x, np.ndarray) else jnp.log2(x)
 
 
 def relu(x: Number) -> Number:
@@ -137,6 +239,8 @@ def is_one(count: Number) -> Number:
     """1 where a whole count is 1, 0 where it is 2 or more; linear between 1 and 2."""
     if isinstance(count, float):
         return min(1.0, max(0.0, 2.0 - count))
+    if isinstance(count, np.ndarray):
+        return np.clip(2.0 - count, 0.0, 1.0)
     return jnp.clip(2.0 - count, 0.0, 1.0)
 
 
@@ -163,6 +267,9 @@ def times_rate(count: Number, rate: Number) -> Number:
     """
     if isinstance(rate, float):
         return math.inf if math.isinf(rate) else count * rate
+    if on_host(count, rate):
+        unlimited = np.isinf(rate)
+        return np.where(unlimited, np.inf, count * np.where(unlimited, 1.0, rate))
     unlimited = jnp.isinf(rate)
     return jnp.where(unlimited, jnp.inf, count * jnp.where(unlimited, 1.0, rate))
 

@@ -31,6 +31,9 @@ from jaxcomet.cost.evaluate import (
     evaluate as evaluate,
 )
 from jaxcomet.cost.evaluate import (
+    evaluate_relaxed as evaluate_relaxed,
+)
+from jaxcomet.cost.evaluate import (
     evaluate_totals as evaluate_totals,
 )
 from jaxcomet.cost.evaluate import (

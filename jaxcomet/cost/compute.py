@@ -7,11 +7,7 @@ the T cycles alone. Vector engine (2.2): ``cycles(op) * ceil(elements / lanes)``
 a tree of ceil(log2 lanes) steps an instruction, or one step where each lane has rows of its own.
 """
 
-import math
-
-import jax.numpy as jnp
-
-from jaxcomet.arith import Number, ceil, maximum, per, product
+from jaxcomet.arith import Number, ceil, log2, maximum, per, product
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.placement import Placement, Site
 from jaxcomet.hardware.machine import MatrixEngine, VectorEngine
@@ -56,9 +52,7 @@ def reduction_steps(engine: VectorEngine) -> Number:
     """
     if engine.row_reduction == "lanes":
         return 1.0
-    if isinstance(engine.lanes, float):
-        return ceil(math.log2(engine.lanes))
-    return ceil(jnp.log2(engine.lanes))
+    return ceil(log2(engine.lanes))
 
 
 def vector_op(engine: VectorEngine, operation: Operation) -> tuple[Number, Number]:

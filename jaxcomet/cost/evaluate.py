@@ -1,6 +1,8 @@
 """The entry to the cost model: `evaluate(workload, mapping, machine) -> Cost`."""
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomet._compat import enable_x64, is_traced
-from jaxcomet.arith import Number, maximum, per
+from jaxcomet.arith import Number, maximum, on_host, per, relaxed
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.cost.energy import Traffic, engine_energy, traffic
 from jaxcomet.cost.latency import latency
@@ -20,6 +22,10 @@ from jaxcomet.hardware.machine import Machine, MatrixEngine
 from jaxcomet.mapping import Mapping
 from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp
+
+HOST_BATCH = 1 << 17
+"""Mappings up to which a batch runs on NumPy: about as many as it prices while one program would be
+compiled. More go through one jitted program."""
 
 
 def cost_of(
@@ -103,7 +109,9 @@ def totals_of(
 ) -> Totals:
     """The totals as a pure function of arrays, to be traced; see `cost_of`."""
     cost = cost_of(workload, mapping, machine, conventions)
-    return Totals(*jnp.broadcast_arrays(cost.latency_cycles, cost.energy_pj, cost.pressure))
+    totals = (cost.latency_cycles, cost.energy_pj, cost.pressure)
+    xp = np if on_host(*totals) else jnp
+    return Totals(*xp.broadcast_arrays(*totals))
 
 
 _cost = jax.jit(cost_of, static_argnums=3)
@@ -118,6 +126,16 @@ def _check(
     placement = Placement(form, mapping, machine, conventions)
     check(placement)
     refuse(placement, illegal(placement))
+
+
+def _on_host(leaves: Sequence[Any]) -> bool:
+    """Whether a batch is small enough for NumPy to finish before a program would be compiled."""
+    size = math.prod(np.broadcast_shapes(*(np.shape(x) for x in leaves)))
+    return size <= HOST_BATCH and not any(isinstance(x, jax.Array) for x in leaves)
+
+
+def _as_host(x: Any) -> float | np.ndarray:
+    return float(x) if np.ndim(x) == 0 else np.asarray(x, np.float64)
 
 
 def _traced(*trees: Any) -> bool:
@@ -172,10 +190,11 @@ def evaluate(
     _check(workload, mapping, machine, conventions)
     if _traced(workload, mapping, machine):
         return cost_of(workload, mapping, machine, conventions)
-    if all(np.ndim(x) == 0 for x in jax.tree.leaves((workload, mapping, machine))):
-        # one mapping: Python floats are float64 already, and there is nothing to compile
-        floats = jax.tree.map(float, (workload, mapping, machine))
-        return cost_of(floats[0], floats[1], floats[2], conventions)
+    if _on_host(jax.tree.leaves((workload, mapping, machine))):
+        # floats and NumPy arrays are float64 already, and there is nothing to compile
+        host = jax.tree.map(_as_host, (workload, mapping, machine))
+        with np.errstate(all="ignore"):  # `select` drops what was divided by zero
+            return cost_of(host[0], host[1], host[2], conventions)
     with enable_x64(True):
         cost = _cost(*_concrete(workload, mapping, machine), conventions)
     # NumPy keeps float64 outside the context, where jax would not
@@ -199,6 +218,57 @@ def evaluate_totals(
     _check(workload, mapping, machine, conventions)
     if _traced(workload, mapping, machine):
         return totals_of(workload, mapping, machine, conventions)
+    if _on_host(jax.tree.leaves((workload, mapping, machine))):
+        host = jax.tree.map(_as_host, (workload, mapping, machine))
+        with np.errstate(all="ignore"):
+            return totals_of(host[0], host[1], host[2], conventions)
     with enable_x64(True):
         totals = _totals(*_concrete(workload, mapping, machine), conventions)
     return jax.device_get(totals)
+
+
+def evaluate_relaxed(
+    workload: CompoundOp,
+    mapping: Mapping,
+    machine: Machine,
+    *,
+    temperature: Number = math.inf,
+    conventions: Conventions = DEFAULT,
+) -> Cost:
+    """Prices a mapping whose factors need not be whole: the same equations, relaxed.
+
+    The cost is continuous in every factor and machine number, and its derivatives say where to go
+    between whole numbers, which is what a search by gradients needs. To be used inside `jax.jit`
+    and `jax.grad`, in the precision that holds there. Legality is part of the pressure; nothing is
+    refused.
+
+    Args:
+      workload: what is computed.
+      mapping: how; factors >= 1 (``dataclasses.replace(mapping, factors=...)``).
+      machine: where.
+      temperature: width of the steps of rounding up and down (`jaxcomet.arith`). Without end: a
+        quotient counts as itself, and as 1 where it is less. 0: exact on whole numbers, with steps
+        between them and the same derivatives. In between: steps of that width; below 1e-6 equal to
+        the exact cost on whole numbers to 1e-6 (docs/search.md), but steep.
+      conventions: rules of accounting.
+
+    Returns:
+      The relaxed cost. It is no bound of the exact one in either direction.
+
+    Example:
+      >>> import dataclasses, jax
+      >>> from jaxcomet import gemm_softmax, hardware, strategies
+      >>> machine, op = hardware.load("edge"), gemm_softmax(1024, 1024, 256)
+      >>> units = dict.fromkeys(("N_dram_sx", "N_dram_sy", "N_gb_sx", "N_gb_sy"), 2)
+      >>> factors = {"M_dram_t": 16, "M_comp": 64, "N_comp": 64, "K_comp": 256, **units}
+      >>> mapping = strategies.build(op, machine, "fused-gemm-distsm", factors)
+      >>> def latency(steps):
+      ...     rows = {"M_dram_t": steps, "M_comp": 1024 / steps}
+      ...     other = dataclasses.replace(mapping, factors={**mapping.factors, **rows})
+      ...     return evaluate_relaxed(op, other, machine).latency_cycles
+      >>> slope = jax.grad(latency)(15.5)  # fewer, larger steps over the rows are faster
+      >>> bool(slope > 0)
+      True
+    """
+    with relaxed(temperature):
+        return cost_of(workload, mapping, machine, conventions)

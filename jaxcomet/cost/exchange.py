@@ -19,11 +19,10 @@ from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, maximum, per, product
+from jaxcomet.arith import Number, maximum, per, product, select
 from jaxcomet.cost import schedule
 from jaxcomet.cost.fabric import (
     Fabric,
@@ -252,7 +251,7 @@ def pick(candidates: Sequence[Any], times: Sequence[Number]) -> tuple[Any, Numbe
         better = time < least
 
         def either(new: Number, old: Number, better: Any = better) -> Number:
-            return jnp.where(better, new, old)
+            return select(better, new, old)
 
         best = jax.tree.map(either, candidate, best)
         least, choice = either(time, least), either(float(index), choice)

@@ -9,14 +9,13 @@ Left out: adaptive routing, virtual channels, links of different speed within on
 """
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import jax.numpy as jnp
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, ceil, floor, is_one, maximum, minimum, product
+from jaxcomet.arith import Number, ceil, floor, is_one, log2, maximum, minimum, on_host, product
 
 Topology = Literal["switch", "fully-connected", "ring", "mesh", "torus"]
 Rounding = Literal["none", "down"]
@@ -62,27 +61,23 @@ class Fabric:
 # -- whole logarithms ----------------------------------------------------------------------------
 
 
-def _log2(x: Number) -> Number:
-    return math.log2(x) if isinstance(x, float) else jnp.log2(x)
-
-
 def rounds_of(count: Number) -> Number:
     """Rounds in which each doubles what is reached: log2(count), rounded up; 0 for one alone.
 
     Gradient: that of the logarithm (straight-through).
     """
     # between whole numbers, so that an inexact logarithm cannot miss a power of two
-    return maximum(ceil(_log2(count - 0.25)), 0.0)
+    return maximum(ceil(log2(count - 0.25)), 0.0)
 
 
 def whole_rounds(count: Number) -> Number:
     """log2(count), rounded down."""
-    return floor(_log2(count + 0.25))
+    return floor(log2(count + 0.25))
 
 
 def power_of_two(exponent: Number) -> Number:
     """2 to a whole power."""
-    return 2.0**exponent if isinstance(exponent, float) else jnp.exp2(exponent)
+    return 2.0**exponent if on_host(exponent) else jnp.exp2(exponent)
 
 
 def beyond(count: Number, threshold: float) -> Number:

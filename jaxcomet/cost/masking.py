@@ -6,10 +6,24 @@ the time, traffic and work of a run are affine in its steps (from the second ste
 the row blocks gives the sum over all (docs/attention.md). The mean is exact; it need not be whole.
 """
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxcomet.arith import Number, ceil, minimum
+from jaxcomet.arith import (
+    Number,
+    ceil,
+    maximum,
+    minimum,
+    on_host,
+    product,
+    relaxed,
+    relu,
+    temperature,
+)
 from jaxcomet.workload import CausalMask
 
 
@@ -26,8 +40,39 @@ def mean_steps(
       all_columns: extent of the columns.
 
     Returns:
-      Between 1 and ceil(all_columns / columns). Gradient: that of the mean without rounding.
+      Between 1 and ceil(all_columns / columns). Gradient: that of the mean without rounding. At a
+      temperature (`arith.relaxed`) this mean itself, or between it and the exact one: the nearer to
+      the exact one the lower the temperature, and only near whole blocks.
     """
+    width = temperature()
+    smooth = minimum(
+        all_columns / columns,
+        (mask.offset + 0.5 * (rows / mask.rows_per_position) * (all_rows / rows + 1.0)) / columns,
+    )
+    if isinstance(width, float) and width == 0.0:
+        exact = _exact_steps(mask, rows, columns, all_rows=all_rows, all_columns=all_columns)
+        if on_host(exact):
+            return exact
+        return smooth + jax.lax.stop_gradient(exact - smooth)
+    smooth = maximum(smooth, 1.0)
+    if isinstance(width, float) and width == math.inf:
+        return smooth
+    near = [_nearest(rows), _nearest(columns)]
+    with relaxed(0.0):
+        exact = _exact_steps(mask, *near, all_rows=all_rows, all_columns=all_columns)
+    closeness = product(
+        [relu(1.0 - 2.0 * abs(x - n)) for x, n in zip((rows, columns), near, strict=True)]
+    )
+    return smooth + closeness / (1.0 + width) * (exact - smooth)
+
+
+def _nearest(x: Number) -> Number:
+    return np.round(x) if on_host(x) else jax.lax.stop_gradient(jnp.round(x))
+
+
+def _exact_steps(
+    mask: CausalMask, rows: Number, columns: Number, *, all_rows: Number, all_columns: Number
+) -> Number:
     group, offset = mask.rows_per_position, mask.offset
     blocks = ceil(all_rows / rows)
     whole = ceil(all_columns / columns)
@@ -37,12 +82,7 @@ def mean_steps(
     if all(isinstance(x, float) for x in (blocks, width, rows, start, whole)):
         exact = (_floor_sum(int(blocks) - 1, int(width), int(rows), int(start)) + whole) / blocks
         return float(exact)
-    exact = (_floor_sums(blocks - 1.0, width, rows, start) + whole) / blocks
-    smooth = minimum(
-        all_columns / columns, (offset + 0.5 * (rows / group) * (blocks + 1.0)) / columns
-    )
-    smooth = jnp.asarray(smooth)
-    return smooth + jax.lax.stop_gradient(exact - smooth)
+    return (_floor_sums(blocks - 1.0, width, rows, start) + whole) / blocks
 
 
 def _floor_sum(count: int, modulus: int, slope: int, start: int) -> int:
@@ -57,30 +97,31 @@ def _floor_sum(count: int, modulus: int, slope: int, start: int) -> int:
     return total
 
 
-def _floor_sums(count: Number, modulus: Number, slope: Number, start: Number) -> jax.Array:
+def _floor_sums(count: Number, modulus: Number, slope: Number, start: Number) -> Number:
     """As `_floor_sum`, for arrays of whole numbers held in floats."""
-    values = jnp.broadcast_arrays(
-        *(
-            jax.lax.stop_gradient(jnp.asarray(x, dtype=jnp.result_type(float)))
-            for x in (count, modulus, slope, start)
-        )
-    )
+    host = on_host(count, modulus, slope, start)
+    xp: Any = np if host else jnp
+    values = xp.broadcast_arrays(count, modulus, slope, start)
+    if not host:
+        values = [jax.lax.stop_gradient(x.astype(jnp.result_type(float))) for x in values]
 
-    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(state: tuple[Any, ...]) -> tuple[Any, ...]:
         total, count, modulus, slope, start = state
         alive = count > 0
-        safe = jnp.where(alive, modulus, 1.0)
-        quotient, first = jnp.floor(slope / safe), jnp.floor(start / safe)
-        total = total + jnp.where(
-            alive, count * (count - 1.0) / 2.0 * quotient + count * first, 0.0
-        )
+        safe = xp.where(alive, modulus, 1.0)
+        quotient, first = xp.floor(slope / safe), xp.floor(start / safe)
+        total = total + xp.where(alive, count * (count - 1.0) / 2.0 * quotient + count * first, 0.0)
         slope, start = slope - quotient * safe, start - first * safe
         highest = slope * count + start
-        again = jnp.where(alive, jnp.floor(highest / safe), 0.0)
+        again = xp.where(alive, xp.floor(highest / safe), 0.0)
         return total, again, slope, safe, highest - again * safe
 
-    def alive(state: tuple[jax.Array, ...]) -> jax.Array:
-        return jnp.any(state[1] > 0)
+    def alive(state: tuple[Any, ...]) -> Any:
+        return xp.any(state[1] > 0)
 
-    total = jnp.zeros_like(values[0])
-    return jax.lax.while_loop(alive, step, (total, *values))[0]
+    state = (xp.zeros_like(values[0]), *values)
+    if not host:
+        return jax.lax.while_loop(alive, step, state)[0]
+    while alive(state):
+        state = step(state)
+    return state[0]

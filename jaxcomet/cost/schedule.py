@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, floor, per, relu
+from jaxcomet.arith import Number, floor, minimum, on_host, per, relu
 from jaxcomet.cost.fabric import (
     Fabric,
     Side,
@@ -140,11 +140,13 @@ def _rounds(fabric: Fabric, size: Number, number: Number, body: Callable[[Number
     rank = max(np.ndim(leaf) for leaf in (size, *jax.tree.leaves(fabric)))
     shape = (MAX_ROUNDS, *(1,) * rank)
     indices = np.arange(MAX_ROUNDS, dtype=jnp.result_type(float)).reshape(shape)
-    taken = jnp.clip(number - indices, 0.0, 1.0)
+    if on_host(number, size, *jax.tree.leaves(fabric)):
+        indices = indices.astype(np.float64)
+    taken = minimum(relu(number - indices), 1.0)
     work = body(np.power(2.0, indices).astype(indices.dtype))
 
     def total(value: Number) -> Number:
-        return jnp.sum(taken * value, axis=0)
+        return (taken * value).sum(axis=0)  # pyright: ignore[reportAttributeAccessIssue]
 
     return jax.tree.map(total, work)
 

@@ -4,11 +4,12 @@ Everything else in the equations is sums, products and max. Each primitive is ex
 numbers, is continuous between them where that is possible, and states the derivative that
 `jax.grad` sees.
 
-`ceil` and `floor` have steps, so they alone take a temperature (`relaxed`): at 0, the default, they
+`ceil` and `floor` have steps, so they take a temperature (`relaxed`): at 0, the default, they
 are exact and their derivative is that of the quotient (straight-through); without end, `ceil` is
 ``max(1, x)`` and `floor` the identity, both continuous; in between, the steps are exponentials of
 that width. Conditions on a count of 1 are linear between 1 and 2, and max and min stay hard: both
-are exact on whole numbers and have useful derivatives at every temperature.
+are exact on whole numbers and have useful derivatives at every temperature. What is switched (by
+`reached`, and by `jaxcomet.cost.exchange.pick`) goes over within a share of that width.
 """
 
 import contextlib
@@ -32,8 +33,10 @@ Condition = bool | Bool[jax.Array | np.ndarray, "..."]
 _SNAP = 2.0 * float(np.finfo(np.float64).eps)
 
 
-def _snap(quotient: jax.Array) -> float:
+def _snap(quotient: Number) -> float:
     # A quotient of whole numbers that divide may come out a unit in the last place off.
+    if isinstance(quotient, float):
+        return _SNAP
     return 2.0 * float(np.finfo(quotient.dtype).eps)
 
 
@@ -53,7 +56,7 @@ def relaxed(temperature: Number) -> Iterator[None]:
       ...     ceil(0.3), ceil(2.3), floor(2.3)
       (1.0, 2.3, 2.3)
     """
-    token = _temperature.set(temperature)
+    token = _temperature.set(float(temperature) if isinstance(temperature, int) else temperature)
     try:
         yield
     finally:
@@ -63,6 +66,12 @@ def relaxed(temperature: Number) -> Iterator[None]:
 def temperature() -> Number:
     """The temperature at which the equations are evaluated; 0 unless inside `relaxed`."""
     return _temperature.get()
+
+
+def is_exact() -> bool:
+    """Whether the equations are evaluated exactly, at a temperature of 0."""
+    width = temperature()
+    return isinstance(width, float) and width == 0.0
 
 
 _RAMP = 2.0**12  # reciprocal of the part of the first step in which a relaxed ceil leaves 0
@@ -87,9 +96,10 @@ def _relaxed_ceil(x: Number, width: Number) -> Number:
     first = minimum(x * _RAMP, 1.0) if on_host(x) else _first_step(_as_float(x))
     if isinstance(width, float) and math.isinf(width):
         return maximum(x, first)
-    xp = np if on_host(x, width) else jnp
-    whole = xp.floor(x * (1.0 + _SNAP))
-    rest = maximum(x - whole, 0.0)
+    xp, snap = (np if on_host(x, width) else jnp), _snap(x)
+    whole = xp.floor(x * (1.0 + snap))
+    # what rounding left of a whole number is nothing, however low the temperature
+    rest = maximum(x * (1.0 - snap) - whole, 0.0)
     return select(x <= 1.0, first, whole + xp.expm1(-rest / width) / xp.expm1(-1.0 / width))
 
 
@@ -97,9 +107,9 @@ def _relaxed_floor(x: Number, width: Number) -> Number:
     """The identity, or steps of exponentials."""
     if isinstance(width, float) and math.isinf(width):
         return x
-    xp = np if on_host(x, width) else jnp
-    whole = xp.ceil(x * (1.0 - _SNAP))
-    missing = maximum(whole - x, 0.0)
+    xp, snap = (np if on_host(x, width) else jnp), _snap(x)
+    whole = xp.ceil(x * (1.0 - snap))
+    missing = maximum(whole - x * (1.0 + snap), 0.0)
     return whole - xp.expm1(-missing / width) / xp.expm1(-1.0 / width)
 
 
@@ -147,9 +157,8 @@ def ceil(x: Number, *, scale: Number | None = None) -> Number:
     Gradient: that of x (straight-through), because the true derivative, 0, says nothing. At a
     temperature: see `relaxed`.
     """
-    width = temperature()
-    if not (isinstance(width, float) and width == 0.0):
-        return _relaxed_ceil(x, width)
+    if not is_exact():
+        return _relaxed_ceil(x, temperature())
     if isinstance(x, float) and (scale is None or isinstance(scale, float)):
         off = 0.0 if scale is None else 2.0 * _SNAP * scale
         return float(max(0, math.ceil(x * (1.0 - _SNAP) - off)))
@@ -168,14 +177,36 @@ def floor(x: Number) -> Number:
 
     Gradient: that of x (straight-through). At a temperature: see `relaxed`.
     """
-    width = temperature()
-    if not (isinstance(width, float) and width == 0.0):
-        return _relaxed_floor(x, width)
+    if not is_exact():
+        return _relaxed_floor(x, temperature())
     if isinstance(x, float):
         return float(math.floor(x * (1.0 + _SNAP)))
     if isinstance(x, np.ndarray):
         return np.floor(x * (1.0 + _SNAP))
     return _floor(_as_float(x))
+
+
+def _alike(first: Number, second: Number) -> tuple[jax.Array, jax.Array]:
+    """Two numbers as arrays of one shape and type."""
+    kind = jnp.result_type(first, second)
+    shape = jnp.broadcast_shapes(jnp.shape(first), jnp.shape(second))
+    a, b = (jnp.broadcast_to(jnp.asarray(x, dtype=kind), shape) for x in (first, second))
+    return a, b
+
+
+@jax.custom_jvp
+def _larger(first: jax.Array, second: jax.Array) -> jax.Array:
+    return jnp.maximum(first, second)
+
+
+@_larger.defjvp
+def _larger_jvp(
+    primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    # that of jnp.maximum, in half the operations: a gradient of the model has hundreds of these
+    (a, b), (da, db) = primals, tangents
+    share = jnp.where(a > b, 1.0, jnp.where(a < b, 0.0, 0.5)).astype(a.dtype)
+    return _larger(a, b), db + share * (da - db)
 
 
 def maximum(*terms: Number) -> Number:
@@ -187,7 +218,7 @@ def maximum(*terms: Number) -> Number:
         elif on_host(result, term):
             result = np.maximum(result, term)
         else:
-            result = jnp.maximum(result, term)
+            result = _larger(*_alike(result, term))
     return result
 
 
@@ -200,7 +231,7 @@ def minimum(*terms: Number) -> Number:
         elif on_host(result, term):
             result = np.minimum(result, term)
         else:
-            result = jnp.minimum(result, term)
+            result = -_larger(*(-x for x in _alike(result, term)))
     return result
 
 
@@ -236,17 +267,33 @@ def product(terms: Sequence[Number]) -> Number:
 
 
 def is_one(count: Number) -> Number:
-    """1 where a whole count is 1, 0 where it is 2 or more; linear between 1 and 2."""
+    """1 where a whole count is 1, 0 where it is 2 or more; linear between 1 and 2.
+
+    Gradient at 1: that towards 2, as no count is less; at 2: half of it.
+    """
     if isinstance(count, float):
         return min(1.0, max(0.0, 2.0 - count))
     if isinstance(count, np.ndarray):
         return np.clip(2.0 - count, 0.0, 1.0)
-    return jnp.clip(2.0 - count, 0.0, 1.0)
+    missing = jnp.maximum(2.0 - count, 0.0)
+    return missing - jax.lax.stop_gradient(jnp.maximum(missing - 1.0, 0.0))
 
 
 def at_least_two(count: Number) -> Number:
     """1 where a whole count is 2 or more, 0 where it is 1; linear between."""
     return minimum(count - 1.0, 1.0)
+
+
+def reached(excess: Number) -> Number:
+    """1 where the excess is not negative, else 0.
+
+    At a temperature it rises within that much before, within 1 at most, so that what is switched is
+    continuous. Gradient: 0, as between the two ends: the slope of the rise leads nowhere.
+    """
+    if is_exact():
+        return select(excess >= 0.0, 1.0, 0.0)
+    risen = minimum(maximum(1.0 + excess / minimum(temperature(), 1.0), 0.0), 1.0)
+    return risen if on_host(risen) else jax.lax.stop_gradient(risen)
 
 
 def per(x: Number, rate: Number) -> Number:
@@ -265,13 +312,15 @@ def times_rate(count: Number, rate: Number) -> Number:
     Gradient: 0 in both where the rate is inf. A plain product would give ``0 * inf``, not a number,
     for the count, because `per` and `minimum` hand down a slope of 0.
     """
+    unlimited = is_unlimited(rate)
+    return select(unlimited, math.inf, count * select(unlimited, 1.0, rate))
+
+
+def is_unlimited(rate: Number) -> Condition:
+    """Whether a rate is inf."""
     if isinstance(rate, float):
-        return math.inf if math.isinf(rate) else count * rate
-    if on_host(count, rate):
-        unlimited = np.isinf(rate)
-        return np.where(unlimited, np.inf, count * np.where(unlimited, 1.0, rate))
-    unlimited = jnp.isinf(rate)
-    return jnp.where(unlimited, jnp.inf, count * jnp.where(unlimited, 1.0, rate))
+        return math.isinf(rate)
+    return np.isinf(rate) if isinstance(rate, np.ndarray) else jnp.isinf(rate)
 
 
 def reuse(loops: Sequence[tuple[Number, bool]], *, beyond: int = 0) -> Number:

@@ -15,7 +15,18 @@ from typing import Literal
 import jax.numpy as jnp
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, ceil, floor, is_one, log2, maximum, minimum, on_host, product
+from jaxcomet.arith import (
+    Number,
+    ceil,
+    floor,
+    is_exact,
+    is_one,
+    log2,
+    maximum,
+    minimum,
+    on_host,
+    product,
+)
 
 Topology = Literal["switch", "fully-connected", "ring", "mesh", "torus"]
 Rounding = Literal["none", "down"]
@@ -66,13 +77,18 @@ def rounds_of(count: Number) -> Number:
 
     Gradient: that of the logarithm (straight-through).
     """
-    # between whole numbers, so that an inexact logarithm cannot miss a power of two
-    return maximum(ceil(log2(count - 0.25)), 0.0)
+    return maximum(ceil(log2(count - _clearance())), 0.0)
 
 
 def whole_rounds(count: Number) -> Number:
     """log2(count), rounded down."""
-    return floor(log2(count + 0.25))
+    return floor(log2(count + _clearance()))
+
+
+def _clearance() -> float:
+    # between whole numbers, so that an inexact logarithm cannot miss a power of two; where a
+    # logarithm counts as itself, at a temperature, it would be no longer that of the count
+    return 0.25 if is_exact() else 0.0
 
 
 def power_of_two(exponent: Number) -> Number:

@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 
 from jax.tree_util import register_dataclass
 
-from jaxcomet.arith import Number, ceil, floor, is_one, maximum, minimum, product, relu, select
+from jaxcomet.arith import (
+    Number,
+    ceil,
+    floor,
+    is_one,
+    maximum,
+    minimum,
+    product,
+    reached,
+    relu,
+    select,
+)
 from jaxcomet.cost.collective import CollectiveCost, collective_cost
 from jaxcomet.cost.compute import call_cycles
 from jaxcomet.cost.placement import Move, Placement
@@ -355,8 +366,7 @@ class _Walk:
                     if not others:
                         gain = value
                     elif rules.resident_ramp == "all-or-nothing":
-                        longest = maximum(*others)
-                        gain = select(sums[name] >= longest, value, 0.0)
+                        gain = product([reached(sums[name] - maximum(*others)), value])
                     else:
                         gain = totals[-1] - maximum(sums[name] - value, *others)
                     kept = held.get(tensor, 1.0)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxcomet.arith import (
     Number,
     ceil,
+    is_exact,
     maximum,
     minimum,
     on_host,
@@ -40,21 +41,18 @@ def mean_steps(
       all_columns: extent of the columns.
 
     Returns:
-      Between 1 and ceil(all_columns / columns). Gradient: that of the mean without rounding. At a
-      temperature (`arith.relaxed`) this mean itself, or between it and the exact one: the nearer to
-      the exact one the lower the temperature, and only near whole blocks.
+      Between 1 and ceil(all_columns / columns). Gradient: that of a smooth mean, which is the exact
+      one where the blocks divide each other and the offset. At a temperature (`arith.relaxed`) this
+      mean itself, or between it and the exact one: the nearer to the exact one the lower the
+      temperature, and only near whole blocks.
     """
-    width = temperature()
-    smooth = minimum(
-        all_columns / columns,
-        (mask.offset + 0.5 * (rows / mask.rows_per_position) * (all_rows / rows + 1.0)) / columns,
-    )
-    if isinstance(width, float) and width == 0.0:
+    smooth = _smooth_steps(mask, rows, columns, all_rows=all_rows, all_columns=all_columns)
+    if is_exact():
         exact = _exact_steps(mask, rows, columns, all_rows=all_rows, all_columns=all_columns)
         if on_host(exact):
             return exact
         return smooth + jax.lax.stop_gradient(exact - smooth)
-    smooth = maximum(smooth, 1.0)
+    smooth, width = maximum(smooth, 1.0), temperature()
     if isinstance(width, float) and width == math.inf:
         return smooth
     near = [_nearest(rows), _nearest(columns)]
@@ -68,6 +66,20 @@ def mean_steps(
 
 def _nearest(x: Number) -> Number:
     return np.round(x) if on_host(x) else jax.lax.stop_gradient(jnp.round(x))
+
+
+def _smooth_steps(
+    mask: CausalMask, rows: Number, columns: Number, *, all_rows: Number, all_columns: Number
+) -> Number:
+    """The mean without rounding.
+
+    Blocks of r positions and c columns: the I-th block of P / r sees offset + r I columns. Where c
+    divides r and the offset, the mean of (offset + r I) / c is (offset + (P + r) / 2) / c. Where c
+    is k r, the mean of ceil(I / k) is (P / c + 1) / 2: the same with c in the place of r.
+    """
+    positions, block = all_rows / mask.rows_per_position, rows / mask.rows_per_position
+    seen = mask.offset + 0.5 * (positions + maximum(block, columns))
+    return minimum(all_columns, seen) / columns
 
 
 def _exact_steps(

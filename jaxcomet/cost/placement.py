@@ -171,9 +171,16 @@ class Placement:
         points = self.workload.points(site.operation)
         return product([points, *again, self.visited(dims, loops)])
 
+    @cached_property
+    def _counts(self) -> dict[tuple[str, ...], Number]:
+        return {}
+
     def count(self, factors: Sequence[str]) -> Number:
-        """Product of factors by name."""
-        return product([self.mapping.factors[f] for f in factors])
+        """Product of factors by name; computed once, since a batch of them is large."""
+        names = tuple(factors)
+        if names not in self._counts:
+            self._counts[names] = product([self.mapping.factors[f] for f in names])
+        return self._counts[names]
 
     @cached_property
     def matrix_engine(self) -> MatrixEngine | None:

@@ -8,7 +8,7 @@ doi:10.1145/774861.774893). The constants are needed once for a machine, not for
 
 from dataclasses import dataclass
 
-from jaxcomet.arith import Number
+from jaxcomet.arith import Number, is_unlimited, select
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Network, RouterTechnology
 
@@ -61,7 +61,10 @@ def router_power(
         t.feature_size,
     )
     depth = t.virtual_channels * t.buffer_depth
-    chain = (5.0 / 16.0) * (1.0 + drain_out / inverter)
+    # of femtofarads: a derivative passes 1 / farad^2 on its way, which float32 does not hold
+    growth = (drain_out * 1e15) / (inverter * 1e15)
+    load_growth = (drain_out * 1e15) / (gate_in * 1e15)
+    chain = (5.0 / 16.0) * (1.0 + growth)
     width = width_bits
 
     def clock_power(fanout: float, bits: Number) -> Number:
@@ -73,8 +76,8 @@ def router_power(
         return fanout * bits * unit * (inner + switching + 1.6 * (2.0 / 3.0) * gate)
 
     line = unit * (
-        1.25 * (1.0 + drain_out / gate_in) * (12.0 * width * pitch * wire + 5.0 * width * gate_in)
-        + (1.0 + (5.0 / 16.0) * (1.0 + drain_out / gate_in))
+        1.25 * (1.0 + load_growth) * (12.0 * width * pitch * wire + 5.0 * width * gate_in)
+        + (1.0 + (5.0 / 16.0) * (1.0 + load_growth))
         * (
             2.0 * wire * (8.0 * pitch + depth) * gate_in
             + width * (8.0 * feature * gate + 6.0 * pitch * wire)
@@ -85,7 +88,7 @@ def router_power(
     span = t.crossbar_ports * width * channel
     load = span * wire
     fan_in = load / 16.0
-    fan_out = fan_in * 4.0 * drain_out / inverter
+    fan_out = fan_in * 4.0 * growth
     kappa = chain
     crossbar = (
         0.5
@@ -139,11 +142,29 @@ def mesh_energy_pj(
 
     Returns:
       pJ. Each word switches every part of a router that it passes once. The program's form lets
-      all routers of the mesh work for all cycles and reads watt-cycles as pJ.
+      all routers of the mesh work for all cycles and reads watt-cycles as pJ. 0 for channels
+      without limit, which no router is modelled for.
     """
     if technology is None:
         return 0.0
-    power = router_power(technology, network.channel_width_bits, rules)
+    unlimited = is_unlimited(network.channel_width_bits)
+    width = select(unlimited, 1.0, network.channel_width_bits)
+    energy = _mesh_energy_pj(
+        router_power(technology, width, rules), network, x, y, hops, words, word_hops, rules
+    )
+    return select(unlimited, 0.0, energy)
+
+
+def _mesh_energy_pj(
+    power: RouterPower,
+    network: Network,
+    x: Number,
+    y: Number,
+    hops: Number,
+    words: Number,
+    word_hops: Number,
+    rules: Conventions,
+) -> Number:
     if rules.router_power == "switched":
         parts = power.wire + power.clock + power.data + power.read + power.write
         parts = parts + power.crossbar + power.crossbar_control

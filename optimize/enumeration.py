@@ -1,33 +1,38 @@
 """Enumeration: every mapping of a space is priced exactly, so the best one is proven.
 
-The one idea: exact evaluation is cheap enough to price tens of millions of mappings, in batches of
-one size so that one compiled program serves a space. Ties are broken by the second metric, then by
-the order of enumeration.
+The one idea: exact evaluation is cheap enough to price tens of millions of mappings a second, slab
+by slab, in memory that does not grow with the space. Ties are broken by the second metric, then by
+the order of enumeration. Parts of a tree that share no factor are searched apart: for latency and
+energy, which add up over them, each for its best; for their product each for its front (the
+mappings that no other beats in both), and the best pair of points is the best of the whole.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass
-from typing import Literal, TypeVar
 
 import jax
 import numpy as np
 
-from jaxcomet.cost import Cost, evaluate_totals
+from jaxcomet.cost import Cost, cost_of
 from jaxcomet.cost.conventions import DEFAULT, Conventions
-from jaxcomet.cost.evaluate import cost_of
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping
-from jaxcomet.optimize.space import Axis, Space, spaces
-from jaxcomet.rewrite import rewritten
+from jaxcomet.optimize.pricing import (
+    Objective,
+    Part,
+    Prices,
+    front_of,
+    objective_keys,
+    pressure_of,
+)
+from jaxcomet.optimize.space import EVERYTHING, Axis, Scope, Space
+from jaxcomet.optimize.ways import Way, way
 from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp
 
-Objective = Literal["latency", "energy", "edp"]
-OBJECTIVES: tuple[Objective, ...] = ("latency", "energy", "edp")
-
 _PRUNED = 2_000_000  # larger spaces first lose the splits that can fit nowhere
-_BATCH = 65536  # one size, so that a strategy compiles once; small enough for the caches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +41,8 @@ class Searched:
 
     Attributes:
       size: its mappings.
-      evaluated: those priced; the others need more room than there is.
-      feasible: those that can run.
+      evaluated: those priced; of a whole search, the others need more room than there is.
+      feasible: those priced that can run.
     """
 
     size: int
@@ -47,7 +52,7 @@ class Searched:
 
 @dataclass(frozen=True, kw_only=True)
 class Best:
-    """The best mapping of a strategy.
+    """The best mapping of a way.
 
     Attributes:
       strategy: name of the strategy with its options.
@@ -55,6 +60,10 @@ class Best:
       cost: its exact cost.
       searched: the spaces searched, one per part of the tree that shares no factor with others.
       objective: what was minimised.
+      proven: every mapping was priced, so none of these spaces is better.
+      pressure: largest ratio of needed to there, limits on units included; it fits up to 1.
+      history: (mappings priced, objective) each time a better one was found, over all parts; of a
+        way of several parts from when each has a mapping that fits.
     """
 
     strategy: str
@@ -62,111 +71,246 @@ class Best:
     cost: Cost
     searched: tuple[Searched, ...]
     objective: Objective
+    proven: bool = True
+    history: tuple[tuple[int, float], ...] = ()
+    pressure: float = 0.0
 
     @property
     def evaluated(self) -> int:
         """Mappings priced, over all spaces."""
         return sum(s.evaluated for s in self.searched)
 
+    @property
+    def key(self) -> tuple[float, float]:
+        """What was minimised, then what decides a tie; inf where nothing fits."""
+        if self.pressure > 1.0:
+            return np.inf, np.inf
+        return objective_keys(
+            self.objective,
+            float(self.cost.latency_cycles),  # pyright: ignore[reportArgumentType]
+            float(self.cost.energy_pj),  # pyright: ignore[reportArgumentType]
+        )
+
 
 @dataclass(frozen=True)
 class _Found:
-    index: int
-    key: tuple[float, float]
+    """Of one part: the best mapping, or the front where one is wanted."""
+
+    part: Part
+    latency: np.ndarray
+    energy: np.ndarray
+    index: np.ndarray
+    nearest: int
+    evaluated: int
     feasible: int
+    history: tuple[tuple[int, float, float], ...]
 
 
-_Value = TypeVar("_Value", float, np.ndarray)
-
-
-def objective_keys(objective: Objective, latency: _Value, energy: _Value) -> tuple[_Value, _Value]:
-    """What is minimised, then what decides a tie."""
-    match objective:
-        case "latency":
-            return latency, energy
-        case "energy":
-            return energy, latency
-        case "edp":
-            return latency * energy, latency
-
-
-def _prune(
-    workload: CompoundOp,
-    machine: Machine,
-    space: Space,
-    mapping: Mapping,
-    conventions: Conventions,
-) -> Space:
-    """The space without those splits of a dimension that overflow a memory whatever the others are.
+def pruned(part: Part) -> Part:
+    """The part without those splits of a dimension that overflow a memory whatever the others are.
 
     A split is tried with all others at their smallest tiles and without second copies, which needs
     no more room than any mapping with that split. Where no split of a dimension fits, the one
     nearest to fitting is kept.
     """
-    single = dataclasses.replace(conventions, double_buffer="ignored")
-    smallest = [len(a.splits) - 1 for a in space.axes]  # all steps in the outermost factor
+    single = dataclasses.replace(
+        part, conventions=dataclasses.replace(part.conventions, double_buffer="ignored")
+    )
+    smallest = [size - 1 for size in part.sizes]  # all steps in the outermost factor
     kept: list[Axis] = []
-    for position, axis in enumerate(space.axes):
-        choices = [np.full(_BATCH, i) for i in smallest]
-        choices[position] = np.minimum(np.arange(_BATCH), len(axis.splits) - 1)
-        if len(axis.splits) > _BATCH:
-            kept.append(axis)
-            continue
-        factors: dict[str, np.ndarray] = {}
-        for other, choice in zip(space.axes, choices, strict=True):
-            factors |= {n: other.splits[choice, i] for i, n in enumerate(other.names)}
-        candidates = dataclasses.replace(mapping, factors={**mapping.factors, **factors})
-        totals = evaluate_totals(workload, candidates, machine, conventions=single)
-        pressure = np.asarray(totals.pressure)[: len(axis.splits)]
+    for position, axis in enumerate(part.space.axes):
+        choices = np.tile(np.array(smallest), (len(axis.splits), 1))
+        choices[:, position] = np.arange(len(axis.splits))
+        pressure = single.price(choices).pressure
         fits = pressure <= max(1.0, float(pressure.min()))
         kept.append(dataclasses.replace(axis, splits=axis.splits[fits]))
-    return Space(space.tree, tuple(kept))
+    return dataclasses.replace(part, space=Space(part.space.tree, tuple(kept)))
 
 
 def _search(
-    workload: CompoundOp,
-    machine: Machine,
-    space: Space,
-    mapping: Mapping,
-    conventions: Conventions,
+    part: Part,
     objective: Objective,
-    progress: Callable[[int], None] | None,
+    front: bool,
+    progress: Callable[[int], None],
+    stop: Callable[[], bool],
 ) -> _Found:
     best: tuple[float, float] = (np.inf, np.inf)
-    nearest, best_index, feasible = np.inf, 0, 0
-    for start in range(0, space.size, _BATCH):
-        indices = np.minimum(np.arange(start, start + _BATCH), space.size - 1)
-        candidates = dataclasses.replace(
-            mapping, factors={**mapping.factors, **space.factors(indices)}
-        )
-        latency, energy, pressure = (
-            np.asarray(x)
-            for x in evaluate_totals(workload, candidates, machine, conventions=conventions)
-        )
-        count = min(_BATCH, space.size - start)
-        fits = pressure[:count] <= 1.0
-        feasible += int(fits.sum())
-        first, second = objective_keys(objective, latency[:count], energy[:count])
-        if fits.any():
-            least = np.where(fits, first, np.inf).min()
-            tied = fits & (first == least)
-            choice = int(np.where(tied, second, np.inf).argmin())
-            key = (float(first[choice]), float(second[choice]))
-            if key < best:
-                best, best_index = key, start + choice
-        elif not np.isfinite(best[0]) and pressure[:count].min() < nearest:
-            nearest = float(pressure[:count].min())
-            best_index = start + int(pressure[:count].argmin())
-        if progress is not None:
-            progress(count)
-    return _Found(index=best_index, key=best, feasible=feasible)
+    empty = np.empty(0)
+    latency, energy, index = empty, empty, np.empty(0, dtype=np.int64)
+    least, nearest = np.inf, 0
+    feasible = evaluated = 0
+    history: list[tuple[int, float, float]] = []
+    for start in part.slab_starts():
+        if stop():
+            break
+        if front:
+            latency, energy, index, seen = _merged(part.slab(start), start, latency, energy, index)
+            pressure, position, fits = seen
+        else:
+            found = part.slab_best(start, objective)
+            pressure, position, fits = found.pressure, found.nearest, found.feasible
+            if fits and (found.first, found.second) < best:
+                best = (found.first, found.second)
+                index = np.array([start + found.index])
+        if pressure < least:
+            least, nearest = pressure, start + position
+        count = min(part.slab_size, part.size - start)
+        evaluated += count
+        feasible += int(fits)
+        progress(count)
+        if front and len(index):
+            position = int(np.argmin(latency * energy))
+            history.append((evaluated, float(latency[position]), float(energy[position])))
+        elif not front and (not history or history[-1][1:] != best) and best[0] < np.inf:
+            history.append((evaluated, *best))
+    if not front and len(index):
+        prices = part.price(_choices(part, index))
+        latency, energy = prices.latency_cycles, prices.energy_pj
+    return _Found(part, latency, energy, index, nearest, evaluated, feasible, tuple(history))
+
+
+def _merged(
+    prices: Prices, start: int, latency: np.ndarray, energy: np.ndarray, index: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[float, int, int]]:
+    """The front with the mappings of a slab."""
+    fits = np.flatnonzero(prices.pressure <= 1.0)
+    seen = float(prices.pressure.min()), int(prices.pressure.argmin()), len(fits)
+    latency = np.concatenate([latency, prices.latency_cycles[fits]])
+    energy = np.concatenate([energy, prices.energy_pj[fits]])
+    index = np.concatenate([index, start + fits])
+    kept = front_of(latency, energy)
+    return latency[kept], energy[kept], index[kept], seen
+
+
+def _choices(part: Part, indices: np.ndarray) -> np.ndarray:
+    """Rows of the axes of mappings by their numbers."""
+    return np.stack(np.unravel_index(indices, part.sizes), axis=1)
+
+
+def best_sum(
+    fronts: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> tuple[float, float, list[int]]:
+    """Point of each part's front whose sums have the least product; ties by latency.
+
+    Args:
+      fronts: latency and energy of each part's front.
+
+    Returns:
+      Latency and energy of the whole, and the point of each part.
+    """
+    latency, energy = np.zeros(1), np.zeros(1)
+    picks = np.zeros((1, 0), dtype=np.int64)
+    for more_latency, more_energy in fronts:
+        latency = (latency[:, None] + more_latency[None, :]).ravel()
+        energy = (energy[:, None] + more_energy[None, :]).ravel()
+        count = len(more_latency)
+        last = np.tile(np.arange(count), len(picks))[:, None]
+        picks = np.concatenate([np.repeat(picks, count, axis=0), last], axis=1)
+        kept = front_of(latency, energy)
+        latency, energy, picks = latency[kept], energy[kept], picks[kept]
+    product = latency * energy
+    at = int(np.where(product == product.min(), latency, np.inf).argmin())
+    return float(latency[at]), float(energy[at]), picks[at].tolist()
+
+
+def _joined(found: Sequence[_Found], objective: Objective) -> tuple[tuple[int, float], ...]:
+    """History of the whole from those of its parts, which were searched one after the other."""
+    at = [f.history[-1] if f.history else None for f in found[:-1]]
+    if any(x is None for x in at) or not found:
+        return ()
+    before = sum(f.evaluated for f in found[:-1])
+
+    def value(points: Sequence[tuple[int, float, float]]) -> float:
+        if objective == "edp" and len(found) > 1:  # latency and energy of each part's front
+            return sum(p[1] for p in points) * sum(p[2] for p in points)
+        return sum(p[1] for p in points)
+
+    settled = [x for x in at if x is not None]
+    return tuple((before + p[0], value([*settled, p])) for p in found[-1].history)
+
+
+def enumerate_way(
+    workload: CompoundOp,
+    machine: Machine,
+    one: Way,
+    *,
+    conventions: Conventions = DEFAULT,
+    objective: Objective = "latency",
+    scope: Scope = EVERYTHING,
+    progress: Callable[[int], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Best:
+    """Prices all mappings of a way and returns the best.
+
+    Of a space of more than two million mappings only those are priced whose every split fits with
+    some others; the rest cannot run.
+
+    Args:
+      workload: a single shape.
+      machine: a single machine.
+      one: the way.
+      conventions: rules of accounting.
+      objective: ``latency``, ``energy`` or ``edp``.
+      scope: what its spaces range over.
+      progress: called with the number of mappings priced since the last call.
+      stop: asked before each slab; where it says so, the best so far is returned, not proven.
+
+    Returns:
+      The best mapping with its exact cost; if none fits, the one nearest to fitting (its cost says
+      so).
+
+    Raises:
+      MappingError: the strategy cannot run on this machine.
+    """
+    advance = progress or (lambda _: None)
+    chosen: dict[str, float] = {}
+    searched: list[Searched] = []
+    found: list[_Found] = []
+    parts = one.parts(workload, machine, conventions, scope)
+    front = objective == "edp" and len(parts) > 1
+    complete = True
+    for part in parts:
+        whole = part.size
+        if whole > _PRUNED:
+            part = pruned(part)
+            advance(whole - part.size)
+        result = _search(part, objective, front, advance, stop or (lambda: False))
+        found.append(result)
+        complete &= result.evaluated == part.size
+        searched.append(Searched(size=whole, evaluated=result.evaluated, feasible=result.feasible))
+    possible = all(len(f.index) for f in found)
+    picks = [0] * len(found)
+    if front and possible:
+        *_, picks = best_sum([(f.latency, f.energy) for f in found])
+    for result, pick in zip(found, picks, strict=True):
+        index = int(result.index[pick]) if len(result.index) else result.nearest
+        factors = result.part.points(_choices(result.part, np.array([index])))
+        chosen |= {n: float(v[0]) for n, v in factors.items()}
+    mapping = one.build(workload, machine, chosen)
+    cost = exact_cost(workload, mapping, machine, conventions)
+    return Best(
+        strategy=one.label,
+        mapping=mapping,
+        cost=cost,
+        pressure=float(pressure_of(cost, scope.max_units)),
+        searched=tuple(searched),
+        objective=objective,
+        proven=complete,
+        history=_joined(found, objective) if possible else (),
+    )
+
+
+def exact_cost(
+    workload: CompoundOp, mapping: Mapping, machine: Machine, conventions: Conventions
+) -> Cost:
+    """As `evaluate`, but prices what is nearest to fitting though a rule forbids it."""
+    floats = jax.tree.map(float, (workload, mapping, machine))
+    return cost_of(floats[0], floats[1], floats[2], conventions)
 
 
 def size(workload: CompoundOp, machine: Machine, strategy: Strategy, **options: str) -> int:
     """Number of mappings that `enumerate_mappings` prices, whatever the loop orders."""
-    plan = strategy.planned(workload, machine, **options)
-    form = rewritten(workload, plan.rewrites)
-    return sum(s.size for s in spaces(form, machine, plan.tree))
+    return way(workload, machine, strategy, options).size
 
 
 def enumerate_mappings(
@@ -175,18 +319,13 @@ def enumerate_mappings(
     strategy: Strategy,
     *,
     options: dict[str, str] | None = None,
-    loop_orders: dict[str, str] | None = None,
+    loop_orders: MappingABC[str, str] | None = None,
     conventions: Conventions = DEFAULT,
     objective: Objective = "latency",
+    scope: Scope = EVERYTHING,
     progress: Callable[[int], None] | None = None,
 ) -> Best:
-    """Prices all mappings of a strategy and returns the best.
-
-    Of a space of more than two million mappings only those are priced whose every split fits with
-    some others; the rest cannot run.
-
-    Parts that share no factor are searched apart, which is exact for latency and energy; for their
-    product it is exact only where there is one part.
+    """Prices all mappings of a strategy and returns the best; see `enumerate_way`.
 
     Args:
       workload: a single shape.
@@ -196,42 +335,15 @@ def enumerate_mappings(
       loop_orders: other orders of the loops in time by level; see `mapping.reordered`.
       conventions: rules of accounting.
       objective: ``latency``, ``energy`` or ``edp``.
+      scope: what the space ranges over.
       progress: called with the number of mappings priced since the last call.
-
-    Returns:
-      The best mapping with its exact cost; if none fits, the one nearest to fitting (its cost says
-      so).
     """
-    options = options or {}
-    plan = strategy.planned(workload, machine, loop_orders, **options)
-    label = strategy.label(options, loop_orders)
-    form = rewritten(workload, plan.rewrites)
-    chosen: dict[str, object] = {}
-    searched: list[Searched] = []
-    for space in spaces(form, machine, plan.tree):
-        part = Mapping(
-            strategy=label,
-            tree=space.tree,
-            homes=tuple(sorted(plan.homes.items())),
-            factors={},
-            rewrites=plan.rewrites,
-        )
-        whole = space.size
-        if whole > _PRUNED:
-            space = _prune(workload, machine, space, part, conventions)
-            if progress is not None:
-                progress(whole - space.size)
-        found = _search(workload, machine, space, part, conventions, objective, progress)
-        chosen |= {n: float(v[0]) for n, v in space.factors(np.array([found.index])).items()}
-        searched.append(Searched(size=whole, evaluated=space.size, feasible=found.feasible))
-    mapping = strategy.build(workload, machine, chosen, loop_orders, **options)
-    # unlike `evaluate`, which refuses it, this prices what is nearest to fitting though illegal
-    floats = jax.tree.map(float, (workload, mapping, machine))
-    cost = cost_of(floats[0], floats[1], floats[2], conventions)
-    return Best(
-        strategy=label,
-        mapping=mapping,
-        cost=cost,
-        searched=tuple(searched),
+    return enumerate_way(
+        workload,
+        machine,
+        way(workload, machine, strategy, options or {}, loop_orders, scope),
+        conventions=conventions,
         objective=objective,
+        scope=scope,
+        progress=progress,
     )

@@ -2,21 +2,64 @@
 
 The one idea: a tree says which factors split which dimension, so its space is the product, over
 dimensions, of all splits of the dimension over the temporal factors. Spatial factors are set to
-what the machine's meshes offer. Parts of a tree that share no factor (operations that run apart)
-form spaces of their own: the best of the whole is the best of each.
+what the machine's meshes offer, or are split as well (`Scope.units`). Parts of a tree that share no
+factor (operations that run apart) form spaces of their own: the best of the whole is the best of
+each.
 
-Left out: spreading over fewer units than fit, and other loop orders.
+Left out: other loop orders, which are other trees (`jaxcomet.optimize.ways`).
 """
 
-from collections.abc import Iterator
+import itertools
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Group, Node, Spatial, computes, factor_chain, factor_names, walk
+from jaxcomet.optimize.splits import covers
 from jaxcomet.workload import CompoundOp
+
+Tiles = Literal["padded", "divisors", "any"]
+"""Sizes of tiles: ``divisors`` of the extent; ``padded``, also those of extents a little larger
+that have more divisors; ``any`` size, the last tile being partial."""
+
+Units = Literal["all", "free"]
+"""Units that spatial factors take: ``all`` that are there and find work, or any number of them."""
+
+TILES: tuple[Tiles, ...] = ("padded", "divisors", "any")
+UNITS: tuple[Units, ...] = ("all", "free")
+
+
+class ConstraintError(ValueError):
+    """A constraint that no mapping meets; the message names it and what is allowed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What a space ranges over.
+
+    Attributes:
+      tiles: sizes of tiles.
+      units: numbers of units.
+      fixed: (factor, value) pairs that hold for all mappings.
+      max_units: (level, number) pairs: units of a level, over the whole machine, that a mapping may
+        use; such a limit makes the numbers of units free.
+    """
+
+    tiles: Tiles = "padded"
+    units: Units = "all"
+    fixed: tuple[tuple[str, int], ...] = ()
+    max_units: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def free_units(self) -> bool:
+        """Whether the numbers of units are free."""
+        return self.units == "free" or bool(self.max_units)
+
+
+EVERYTHING = Scope()
 
 
 @dataclass(frozen=True)
@@ -64,40 +107,6 @@ class Space:
             for column, name in enumerate(axis.names):
                 found[name] = picked[:, column]
         return found
-
-
-def factorizations(extent: int, slots: int) -> np.ndarray:
-    """All ordered ways to write `extent` as a product of `slots` whole numbers, shape (ways.
-
-    Slots).
-
-    Example:
-      >>> factorizations(4, 2).tolist()
-      [[1.0, 4.0], [2.0, 2.0], [4.0, 1.0]]
-    """
-    divisors = [d for d in range(1, int(extent**0.5) + 1) if extent % d == 0]
-    divisors = sorted({*divisors, *(extent // d for d in divisors)})
-
-    def split(rest: int, left: int) -> Iterator[tuple[int, ...]]:
-        if left == 1:
-            yield (rest,)
-            return
-        for d in divisors:
-            if rest % d == 0:
-                for tail in split(rest // d, left - 1):
-                    yield (d, *tail)
-
-    return np.array(list(split(extent, slots)), dtype=np.float64)
-
-
-def _padded(extent: int) -> list[int]:
-    """The extent, and those a little larger that have more divisors: at most an eighth more."""
-    found = [extent]
-    step = 2
-    while step <= extent // 8:
-        found.append(-(-extent // step) * step)
-        step *= 2
-    return sorted(set(found))
 
 
 @dataclass
@@ -178,25 +187,23 @@ def _without_idle(bound: int, names: list[str], chosen: dict[str, int]) -> None:
         inner *= chosen[name]
 
 
-def _covers(splits: np.ndarray, bound: int) -> np.ndarray:
-    """Which rows (outermost factor first) reach the bound without an empty step."""
-    good = np.prod(splits, axis=1) >= bound
-    inner = np.ones(len(splits))
-    for column in range(splits.shape[1] - 1, -1, -1):
-        factor = splits[:, column]
-        good &= ~((factor > 1) & (inner * (factor - 1) >= bound))
-        inner = inner * factor
-    return good
-
-
-def axes(workload: CompoundOp, tree: Node, dim: str, spatial: dict[str, int]) -> tuple[Axis, ...]:
+def axes(
+    workload: CompoundOp,
+    machine: Machine,
+    tree: Node,
+    dim: str,
+    spatial: dict[str, int],
+    scope: Scope = EVERYTHING,
+) -> tuple[Axis, ...]:
     """All splits of one dimension over the factors of a tree.
 
     Args:
       workload: its size of `dim` is the bound; a single shape, no batch.
+      machine: its meshes are the most that spatial factors may take.
       tree: the tree.
       dim: the dimension.
       spatial: the spatial factors; those of the dimension are lowered where units would idle.
+      scope: what the space ranges over.
 
     Returns:
       One axis per set of factors: operations that split the dimension by factors of their own
@@ -209,33 +216,87 @@ def axes(workload: CompoundOp, tree: Node, dim: str, spatial: dict[str, int]) ->
         related = [x for x in chains if set(x) & set(chain)]
         chains = [x for x in chains if x not in related]
         chains.append(max([*related, chain], key=len))
-    return tuple(_axis(workload, dim, chain, spatial) for chain in chains)
+    return tuple(_axis(workload, machine, tree, dim, c, spatial, scope) for c in chains)
 
 
-def _axis(workload: CompoundOp, dim: str, chain: tuple[str, ...], spatial: dict[str, int]) -> Axis:
+def _axis(
+    workload: CompoundOp,
+    machine: Machine,
+    tree: Node,
+    dim: str,
+    chain: tuple[str, ...],
+    spatial: dict[str, int],
+    scope: Scope,
+) -> Axis:
     bound = int(workload.sizes[dim])  # pyright: ignore[reportArgumentType]
-    units = [n for n in chain if n in spatial]
-    _without_idle(bound, units, spatial)
-    spread = int(np.prod([*(spatial[n] for n in units), 1]))
-    free = [n for n in chain if n not in spatial]
-    rows: list[np.ndarray] = []
-    for extent in _padded(-(-bound // spread)) if free else [1]:
-        ways = factorizations(extent, len(free)) if free else np.ones((1, 0))
+    fixed = {n: v for n, v in scope.fixed if n in chain}
+    units = [n for n in chain if n in spatial and n not in fixed]
+    if scope.free_units:
+        most = _mesh_edges(machine, tree)
+        choices = itertools.product(*(range(1, min(most[n], bound) + 1) for n in units))
+        spreads = [{**fixed, **dict(zip(units, c, strict=True))} for c in choices]
+    else:
+        _without_idle(bound, units, spatial)
+        spreads = [{**fixed, **{n: spatial[n] for n in units}}]
+    free = [n for n in chain if n not in units and n not in fixed]
+    found: list[np.ndarray] = []
+    for given in spreads:
+        spread = int(np.prod([*given.values(), 1]))
+        ways = covers(-(-bound // spread), len(free), scope.tiles)
         full = np.ones((len(ways), len(chain)))
         for column, name in enumerate(chain):
-            full[:, column] = spatial[name] if name in spatial else ways[:, free.index(name)]
-        rows.append(full[_covers(full, bound)])
-    return Axis(dim=dim, names=chain, splits=np.unique(np.concatenate(rows), axis=0))
+            full[:, column] = given[name] if name in given else ways[:, free.index(name)]
+        found.append(full[_reaches(full, bound)])
+    splits = np.unique(np.concatenate(found), axis=0)
+    if len(splits) == 0:
+        named = ", ".join(f"{n}={v}" for n, v in fixed.items())
+        raise ConstraintError(
+            f"fixed {named}: leaves no split of {dim} = {bound} over {', '.join(chain)} in which "
+            "every step has work; give other values, or fix fewer factors"
+        )
+    return Axis(dim=dim, names=chain, splits=splits)
 
 
-def spaces(workload: CompoundOp, machine: Machine, tree: Node) -> tuple[Space, ...]:
+def _mesh_edges(machine: Machine, tree: Node) -> dict[str, int]:
+    """Units along the edge of the mesh that each spatial factor of a tree is laid over."""
+    found: dict[str, int] = {}
+    for node, _ in walk(tree):
+        if isinstance(node, Spatial):
+            level = machine.level(node.level)
+            for loops, edge in ((node.x, level.mesh_x), (node.y, level.mesh_y)):
+                found |= {f: int(edge) for loop in loops for f in loop.factors}
+    return found
+
+
+def _reaches(splits: np.ndarray, bound: int) -> np.ndarray:
+    """Which rows (outermost factor first) reach the bound without an empty step."""
+    good = np.prod(splits, axis=1) >= bound
+    inner = np.ones(len(splits))
+    for column in range(splits.shape[1] - 1, -1, -1):
+        factor = splits[:, column]
+        good &= ~((factor > 1) & (inner * (factor - 1) >= bound))
+        inner = inner * factor
+    return good
+
+
+def spaces(
+    workload: CompoundOp, machine: Machine, tree: Node, scope: Scope = EVERYTHING
+) -> tuple[Space, ...]:
     """The spaces of a tree: one, or one per set of parts that share no factor.
 
     Args:
       workload: a single shape.
       machine: a single machine.
       tree: the mapping tree.
+      scope: what they range over.
+
+    Raises:
+      ConstraintError: a fixed factor that the tree does not have, or that leaves no split.
     """
+    known = factor_names(tree)
+    for name, _ in scope.fixed:
+        if name not in known:
+            raise ConstraintError(f"fixed {name}: no such factor; there are {', '.join(known)}")
     parts = (
         list(tree.children) if isinstance(tree, Group) and tree.binding == "sequential" else [tree]
     )
@@ -256,5 +317,6 @@ def spaces(workload: CompoundOp, machine: Machine, tree: Node) -> tuple[Space, .
             for d in workload.iteration_dims(workload.operation(c.operation))
         )
         spatial = spatial_factors(workload, machine, part)
-        found.append(Space(part, tuple(a for d in dims for a in axes(workload, part, d, spatial))))
+        per_dim = [axes(workload, machine, part, d, spatial, scope) for d in dims]
+        found.append(Space(part, tuple(a for several in per_dim for a in several)))
     return tuple(found)

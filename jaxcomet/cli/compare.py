@@ -1,7 +1,6 @@
 """`jaxcomet compare`: the strategies, each at its best mapping, and why the best one wins."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,9 +15,6 @@ from jaxcomet.operations import catalog
 if TYPE_CHECKING:
     from jaxcomet.cli.ranking import Ranking, Setting
 
-_OBJECTIVES = ("latency", "energy", "edp")
-_FIGURES = ("png", "svg", "pdf")
-
 
 @flags.with_flags
 def compare(
@@ -31,16 +27,11 @@ def compare(
     ] = next(iter(SHAPES)),
     given: flags.Given,
     machine: words.MachineName = None,
-    objective: Annotated[
-        str, typer.Option("--objective", metavar="latency|energy|edp", help="What is minimised.")
-    ] = "latency",
+    objective: words.ObjectiveName = "latency",
     conventions: words.Preset = None,
     convention: words.Convention = None,
     overrides: words.Overrides = None,
-    figure: Annotated[
-        str | None,
-        typer.Option("--figure", metavar="FILE", help="Write a figure: .png, .svg or .pdf."),
-    ] = None,
+    figure: words.FigureFile = None,
     as_json: words.Json = False,
 ) -> None:
     r"""Ranks the strategies of a compound operation, each at its best mapping.
@@ -64,12 +55,9 @@ def compare(
       jaxcomet compare --figure speedups.svg
     """
     entry = catalog.find(workload)
-    if objective not in _OBJECTIVES:
-        raise InputError(f"--objective: got {objective!r}; expected {', '.join(_OBJECTIVES)}")
+    words.choice("--objective", objective, words.OBJECTIVES)
     if figure is not None:
-        if _suffix(figure) not in _FIGURES:
-            endings = ", ".join(f".{kind}" for kind in _FIGURES)
-            raise InputError(f"--figure: got {figure!r}; expected a name that ends in {endings}")
+        words.figure_kind(figure)
         check_writable(figure)
     sizes = flags.sizes(entry, given)
     common = {
@@ -109,25 +97,26 @@ def compare(
         )
 
 
-def _suffix(path: str) -> str:
-    return Path(path).suffix.removeprefix(".").lower()
-
-
 def rank_all(settings: Sequence["Setting"]) -> list["Ranking"]:
-    """Ranks each setting, with one progress bar over all mappings."""
-    from jaxcomet.cli.ranking import rank, ways_of
+    """Ranks each setting, with one progress bar over all strategies."""
+    from jaxcomet import strategies
+    from jaxcomet.cli.ranking import rank
 
     first = settings[0]
     rules = words.choose_conventions(first.preset, first.convention_options)
     loaded = {s.machine: words.load_machine(s.machine, s.machine_overrides) for s in settings}
-    tried = [ways_of(s, loaded[s.machine]) for s in settings]
+    names = [s.name for s in strategies.available(first.workload)]
     rankings = []
-    with tables.progress_bar() as bar:
-        task = bar.add_task("pricing", total=sum(way.size for some in tried for way in some))
-        for setting, some in zip(settings, tried, strict=True):
-            bar.update(task, description=f"{setting.machine} {setting.shape}")
-            advance = lambda priced: bar.advance(task, priced)  # noqa: E731
-            rankings.append(rank(setting, loaded[setting.machine], rules, advance, some))
+    with tables.progress_bar("strategies") as bar:
+        task = bar.add_task("pricing", total=len(settings) * len(names))
+        for position, setting in enumerate(settings):
+
+            def advance(name: str, share: float, one: int = position) -> None:
+                place = f"{settings[one].machine} {settings[one].shape} {name}"
+                done = one * len(names) + names.index(name) + share
+                bar.update(task, description=place, completed=done)
+
+            rankings.append(rank(setting, loaded[setting.machine], rules, advance))
     return rankings
 
 
@@ -154,10 +143,10 @@ def _title(ranking: "Ranking") -> str:
 
 def _print_one(ranking: "Ranking") -> None:
     from jaxcomet.cli.breakdown import broken, energy_table, latency_table
+    from jaxcomet.cli.nest import nest
     from jaxcomet.cli.ranking import BASELINE
     from jaxcomet.cli.reasons import limiting, why
     from jaxcomet.explain import below_bound
-    from jaxcomet.mapping import describe
 
     setting = ranking.setting
     console = tables.output()
@@ -166,11 +155,6 @@ def _print_one(ranking: "Ranking") -> None:
     console.print(f"objective {setting.objective}, conventions {rules_of(ranking)}")
     for override in setting.machine_overrides:
         console.print(f"machine changed: {override}")
-    if setting.objective == "edp":
-        console.print(
-            "edp: parts of a strategy that run apart are each at their own best, which need not be "
-            "the best product of the whole."
-        )
     console.print()
     if ranking.ranked:
         scale, unit = tables.energy_unit(max(e.energy_pj for e in ranking.ranked))
@@ -194,7 +178,7 @@ def _print_one(ranking: "Ranking") -> None:
             ]
             if not narrow:
                 cells.append(f"{name}\n{tables.percent(cycles, entry.latency_cycles)}")
-                cells.append(tables.count(entry.best.evaluated))
+                cells.append(tables.count(entry.evaluated))
             table.add_row(*cells)
         tables.show(table)
         if rated:
@@ -218,7 +202,7 @@ def _print_one(ranking: "Ranking") -> None:
             tables.show(energy_table(costs))
         best = ranking.ranked[0]
         console.print(f"Best mapping, {best.label}", style="bold")
-        console.print(describe(best.best.mapping.tree, best.best.mapping.factors))
+        console.print(nest(best.mapping))
 
 
 def rules_of(ranking: "Ranking") -> str:
@@ -247,7 +231,9 @@ def as_dict(ranking: "Ranking") -> dict[str, Any]:
                 "label": entry.label,
                 "speedup_over_unfused": ranking.speedup(entry) if entry.feasible else None,
                 "energy_ratio_of_unfused": ranking.energy_ratio(entry) if entry.feasible else None,
-                "mappings": entry.best.evaluated,
+                "mappings": entry.evaluated,
+                "proven": entry.proven,
+                "gap": entry.gap,
                 "latency_groups": latency_groups(entry.cost, ranking.machine),
                 **entry.record(setting).as_dict(entry.cost),
             }
@@ -271,7 +257,7 @@ def write_figure(figure: Any, path: str) -> None:
     """Writes a figure as the kind of file that its name says."""
     from jaxcomet.plot.breakdown import to_bytes
 
-    write_whole(path, to_bytes(figure, _suffix(path)))  # pyright: ignore[reportArgumentType]
+    write_whole(path, to_bytes(figure, words.figure_kind(path)))  # pyright: ignore[reportArgumentType]
 
 
 def _draw_one(ranking: "Ranking", path: str) -> None:

@@ -30,14 +30,17 @@ def is_user_error(error: ValueError) -> bool:
     from jaxcomet.hardware.errors import MachineFileError
     from jaxcomet.kernels.errors import KernelError
     from jaxcomet.mapping import MappingError
+    from jaxcomet.optimize import ConstraintError, SearchError
     from jaxcomet.workload import WorkloadError
 
     known = (
         InputError,
+        ConstraintError,
         ConventionError,
         KernelError,
         MachineFileError,
         MappingError,
+        SearchError,
         WorkloadError,
     )
     return isinstance(error, known)

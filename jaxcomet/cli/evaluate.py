@@ -37,12 +37,14 @@ def evaluate(
             help="A factor of the mapping, e.g. M_comp=64; may be repeated; those left out are 1.",
         ),
     ] = None,
+    loop_order: words.LoopOrder = None,
     mapping: Annotated[
         str | None,
         typer.Option(
             "--mapping",
             metavar="FILE.json",
-            help="A mapping as --json prints it, - for standard input. Other options change it.",
+            help="A mapping as --json of evaluate, map or compare prints it, - for standard input. "
+            "Other options change it.",
         ),
     ] = None,
     table: Annotated[
@@ -76,6 +78,8 @@ def evaluate(
         --factor N_dram_sx=2 --factor N_dram_sy=2 --factor N_gb_sx=2 --factor N_gb_sy=2 \
         --factor N_comp=16
       jaxcomet evaluate gemm-softmax --mapping best.json --set memory.dram.child_bandwidth=50
+      jaxcomet map gemm --m 64 --n 64 --k 64 --machine edge --json | \
+        jaxcomet evaluate gemm --mapping - --loop-order core=NKM
       jaxcomet evaluate gemm-softmax --strategy fused-gemm-distsm --reduce tile \
         --conventions comet-program --machine edge --table IN.csv --out OUT.csv
       jaxcomet evaluate attention --strategy flash --spread keys --algorithm auto \
@@ -87,6 +91,7 @@ def evaluate(
     chosen = flags.ways(entry, given)
     workload_options = flags.options(entry, given)
     sizes = flags.sizes(entry, given)
+    orders = words.loop_orders(loop_order)
     if table is not None:
         clash = [flags.flag(name) for name in sizes]
         clash += [o for o, v in (("--factor", factor), ("--mapping", mapping)) if v]
@@ -102,6 +107,7 @@ def evaluate(
             workload_options,
             strategy,
             chosen,
+            orders,
             machine,
             tuple(overrides or ()),
             conventions,
@@ -118,6 +124,7 @@ def evaluate(
         workload_options,
         strategy,
         chosen,
+        orders,
         machine,
         overrides or [],
         conventions,
@@ -146,6 +153,7 @@ def _record(
     workload_options: dict[str, OptionValue],
     strategy: str | None,
     chosen: dict[str, str],
+    loop_orders: dict[str, str],
     machine: str | None,
     overrides: list[str],
     preset: str | None,
@@ -172,6 +180,7 @@ def _record(
                 preset=preset,
                 convention_options=rules,
                 factors=factors,
+                loop_orders=loop_orders,
             ),
             strategy=strategy or found.strategy,
         )
@@ -195,6 +204,7 @@ def _record(
         preset=preset or "default",
         convention_options=rules,
         factors=factors,
+        loop_orders=loop_orders,
     )
 
 
@@ -203,6 +213,7 @@ def _evaluate_table(
     workload_options: dict[str, OptionValue],
     strategy: str | None,
     chosen: dict[str, str],
+    loop_orders: dict[str, str],
     machine: str | None,
     overrides: tuple[str, ...],
     preset: str | None,
@@ -230,8 +241,10 @@ def _evaluate_table(
         machine=machine,
         overrides=overrides,
         conventions=rules,
+        loop_orders=loop_orders,
     )
     write_whole(out, csv_text(priced.columns, priced.rows))
+    label = found.label(chosen, loop_orders)
     if as_json:
         tables.print_json(
             {
@@ -239,14 +252,14 @@ def _evaluate_table(
                 "rows": len(priced.rows),
                 "feasible": priced.feasible,
                 "machines": priced.machines,
-                "strategy": found.label(chosen),
+                "strategy": label,
                 "conventions": rules.preset,
             }
         )
         return
     on = ", ".join(f"{rows:,} on {name}" for name, rows in priced.machines.items())
     text = (
-        f"{len(priced.rows):,} mappings of {found.label(chosen)} priced under {rules.preset} "
+        f"{len(priced.rows):,} mappings of {label} priced under {rules.preset} "
         f"({on}), "
         f"{priced.feasible:,} feasible"
     )
@@ -278,9 +291,9 @@ def _print(priced: "Priced") -> None:
         occupancy_table,
         traffic_table,
     )
+    from jaxcomet.cli.nest import nest
     from jaxcomet.cli.record import title
     from jaxcomet.explain import below_bound
-    from jaxcomet.mapping import describe
 
     record, cost = priced.record, priced.cost
     console = tables.output()
@@ -290,7 +303,7 @@ def _print(priced: "Priced") -> None:
     for override in record.machine_overrides:
         console.print(f"machine changed: {override}")
     console.print()
-    console.print(describe(priced.mapping.tree, priced.mapping.factors))
+    console.print(nest(priced.mapping))
     console.print()
     console.print(
         f"latency {tables.exact(float(cost.latency_cycles))} cycles, "  # pyright: ignore[reportArgumentType]

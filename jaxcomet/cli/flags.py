@@ -36,6 +36,9 @@ _WAYS = {
 }
 """What an option of a strategy chooses, for help texts."""
 
+ALL = "all"
+"""Stands for every value of an option of a strategy, where a command takes it."""
+
 _LONGEST_METAVAR = 50
 
 
@@ -133,10 +136,11 @@ def _option_flags() -> dict[str, Any]:
     return found
 
 
-def _way_flags() -> dict[str, Any]:
+def _way_flags(also: tuple[str, ...]) -> dict[str, Any]:
     found = {}
-    for name, values in known_ways().items():
+    for name, known in known_ways().items():
         takers = [w for w in CATALOG if name in _ways_of(w)]
+        values = (*known, *also)
         metavar, text = "|".join(values), _WAYS.get(name, "An option of strategies")
         if len(metavar) > _LONGEST_METAVAR:
             metavar, text = "NAME", f"{text}: {', '.join(values)}"
@@ -147,9 +151,14 @@ def _way_flags() -> dict[str, Any]:
     return found
 
 
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with all flags of workloads and strategies in place of its parameter `given`."""
-    kinds = {"sizes": _size_flags(), "options": _option_flags(), "ways": _way_flags()}
+def with_flags(command: Callable[..., None], also: tuple[str, ...] = ()) -> Callable[..., None]:
+    """The command with all flags of workloads and strategies in place of its parameter `given`.
+
+    Args:
+      command: takes `given`, and what else it likes.
+      also: values that every option of a strategy has besides its own.
+    """
+    kinds = {"sizes": _size_flags(), "options": _option_flags(), "ways": _way_flags(also)}
     return expanded(command, kinds, Given)
 
 
@@ -218,8 +227,13 @@ def options(entry: Entry, given: Given) -> dict[str, OptionValue]:
     return given.options
 
 
-def ways(entry: Entry, given: Given) -> dict[str, str]:
+def ways(entry: Entry, given: Given, also: tuple[str, ...] = ()) -> dict[str, str]:
     """The options of strategies that were given.
+
+    Args:
+      entry: the workload.
+      given: the flags.
+      also: values that every option has besides its own.
 
     Raises:
       InputError: one that no strategy of the workload has, or a value that none allows.
@@ -227,8 +241,9 @@ def ways(entry: Entry, given: Given) -> dict[str, str]:
     known = _ways_of(entry.name)
     _refuse(given.ways, [*known], f"the strategies of {entry.name}", "option")
     for name, value in given.ways.items():
-        if value not in known[name]:
-            allowed = " or ".join(known[name])
+        values = (*known[name], *also)
+        if value not in values:
+            allowed = " or ".join(values)
             raise InputError(f"{flag(name)}: got {value!r}; expected {allowed}")
     return given.ways
 

@@ -13,6 +13,7 @@ import typer.core
 
 from jaxcomet._version import __version__
 from jaxcomet.cli import compare, conventions, evaluate, kernels, machines
+from jaxcomet.cli import map as map_
 from jaxcomet.cli.errors import is_user_error
 
 
@@ -72,6 +73,7 @@ for _command in (
     conventions.conventions,
     evaluate.evaluate,
     compare.compare,
+    map_.map,
 ):
     app.command(_command.__name__, help=_help(_command))(_command)
 

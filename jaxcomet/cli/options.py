@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,17 @@ if TYPE_CHECKING:
     from jaxcomet.cost.conventions import Conventions
     from jaxcomet.hardware.machine import Machine
 
+OBJECTIVES = ("latency", "energy", "edp")
+
+_FIGURES = ("png", "svg", "pdf")
+
+ObjectiveName = Annotated[
+    str, typer.Option("--objective", metavar="latency|energy|edp", help="What is minimised.")
+]
+FigureFile = Annotated[
+    str | None,
+    typer.Option("--figure", metavar="FILE", help="Write a figure: .png, .svg or .pdf."),
+]
 MachineName = Annotated[
     str | None,
     typer.Option("--machine", metavar="NAME|FILE", help="A machine's name or its TOML file."),
@@ -40,11 +52,24 @@ Convention = Annotated[
         help="Change one rule (`jaxcomet conventions` lists them); may be repeated.",
     ),
 ]
+LoopOrder = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--loop-order",
+        metavar="LEVEL=DIMS",
+        help="Order of a level's loops in time, outermost first, e.g. core=NKM; may be repeated.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print plain data as JSON.")]
 
 
-def pairs(option: str, words: Iterable[str] | None) -> dict[str, str]:
+def pairs(option: str, words: Iterable[str] | None, form: str = "NAME=VALUE") -> dict[str, str]:
     """Repeated NAME=VALUE words of an option, by name.
+
+    Args:
+      option: the option, for messages.
+      words: the words.
+      form: what they look like, for messages.
 
     Raises:
       InputError: no ``=`` in a word, an empty name or value, or a name given twice.
@@ -57,10 +82,61 @@ def pairs(option: str, words: Iterable[str] | None) -> dict[str, str]:
     for word in words or ():
         name, equals, value = (part.strip() for part in word.partition("="))
         if not (equals and name and value):
-            raise InputError(f"{option}: got {word!r}; expected NAME=VALUE")
+            raise InputError(f"{option}: got {word!r}; expected {form}")
         if name in found:
             raise InputError(f"{option} {name}: got it twice; give it once")
         found[name] = value
+    return found
+
+
+def choice(option: str, word: str, known: tuple[str, ...]) -> str:
+    """A word that is one of those known.
+
+    Raises:
+      InputError: another one.
+
+    Example:
+      >>> choice("--objective", "energy", OBJECTIVES)
+      'energy'
+    """
+    if word not in known:
+        raise InputError(f"{option}: got {word!r}; expected {', '.join(known)}")
+    return word
+
+
+def figure_kind(path: str) -> str:
+    """The kind of figure that the name of a file says.
+
+    Raises:
+      InputError: none that can be written.
+
+    Example:
+      >>> figure_kind("bars.PNG")
+      'png'
+    """
+    kind = Path(path).suffix.removeprefix(".").lower()
+    if kind not in _FIGURES:
+        endings = ", ".join(f".{kind}" for kind in _FIGURES)
+        raise InputError(f"--figure: got {path!r}; expected a name that ends in {endings}")
+    return kind
+
+
+def loop_orders(words: Iterable[str] | None) -> dict[str, str]:
+    """The dimensions of each ``--loop-order``, outermost first, by level.
+
+    Raises:
+      InputError: no LEVEL=DIMS, a level given twice, or a dimension named twice.
+
+    Example:
+      >>> loop_orders(["core=NKM"])
+      {'core': 'NKM'}
+    """
+    found: dict[str, str] = {}
+    for level, dims in pairs("--loop-order", words, "LEVEL=DIMS").items():
+        twice = [d for d in dims if dims.count(d) > 1]
+        if twice:
+            raise InputError(f"--loop-order {level}: got {twice[0]} twice in {dims}; name it once")
+        found[level] = dims
     return found
 
 

@@ -19,7 +19,7 @@ from jaxcomet.cli.tables import exact
 from jaxcomet.cost import Cost, evaluate
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import Mapping, MappingError
+from jaxcomet.mapping import Mapping, MappingError, factor_names
 from jaxcomet.operations.catalog import Entry, OptionValue
 from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp, WorkloadError
@@ -58,6 +58,7 @@ def price_table(
     machine: str | None,
     overrides: tuple[str, ...],
     conventions: Conventions,
+    loop_orders: MappingABC[str, str] | None = None,
 ) -> PricedTable:
     """Prices every row of a table.
 
@@ -71,12 +72,13 @@ def price_table(
       machine: the machine of all rows; None to take each row's own.
       overrides: changes of machine numbers, PATH=VALUE.
       conventions: rules of accounting.
+      loop_orders: other orders of the loops in time by level; see `mapping.reordered`.
 
     Raises:
       InputError: a missing, unknown or clashing column, a cell that is no whole number >= 1, a row
         of another machine than `machine`, factors that do not cover a row's sizes.
       MachineFileError: a machine that cannot be used.
-      MappingError: an unknown option.
+      MappingError: an unknown option or loop order.
     """
     strategy.chosen(options)
     for column in workload.required:
@@ -92,7 +94,7 @@ def price_table(
             )
     cells: list[tuple[str, str, str, str]] = [("", "", "", "")] * len(table.rows)
     counts: dict[str, int] = {}
-    task = _Task(workload, dict(workload_options), strategy, dict(options))
+    task = _Task(workload, dict(workload_options), strategy, dict(options), dict(loop_orders or {}))
     for name, rows in _by_machine(table, machine, overrides).items():
         loaded = load_machine(name, overrides)
         counts[name] = len(rows)
@@ -158,6 +160,7 @@ class _Task:
     workload_options: dict[str, OptionValue]
     strategy: Strategy
     options: dict[str, str]
+    loop_orders: dict[str, str]
 
     def operation(self, sizes: MappingABC[str, object]) -> CompoundOp:
         return self.workload.build(sizes, self.workload_options)
@@ -165,7 +168,7 @@ class _Task:
     def mapping(
         self, workload: CompoundOp, machine: Machine, factors: MappingABC[str, object]
     ) -> Mapping:
-        return self.strategy.build(workload, machine, factors, **self.options)
+        return self.strategy.build(workload, machine, factors, self.loop_orders, **self.options)
 
 
 def _price(
@@ -182,7 +185,8 @@ def _price(
     except WorkloadError:
         _refuse_first(table, rows, task, machine, sizes, None)
         raise
-    names = strategy.factor_names(workload, machine, **task.options)
+    plan = strategy.planned(workload, machine, task.loop_orders, **task.options)
+    names = factor_names(plan.tree)
     for column in table.columns:
         if _FACTOR_LIKE.fullmatch(column) and column not in names:
             raise InputError(

@@ -4,32 +4,24 @@ The one idea: a strategy is judged by its best mapping, found by pricing all of 
 that its options leave open.
 """
 
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from jaxcomet import strategies
+from jaxcomet import optimize, strategies
 from jaxcomet.cli.errors import InputError
 from jaxcomet.cli.record import Record, filled, shape
-from jaxcomet.cli.ways import Way, candidates, ways
 from jaxcomet.cost import Cost
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import MappingError
+from jaxcomet.mapping import Mapping, MappingError
 from jaxcomet.operations import catalog
 from jaxcomet.operations.catalog import OptionValue
-from jaxcomet.optimize.enumeration import (
-    Best,
-    Objective,
-    enumerate_mappings,
-    objective_keys,
-)
+from jaxcomet.optimize.pricing import Objective, objective_keys
+from jaxcomet.optimize.ways import TRIED, candidates
+from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp
 
 BASELINE = "unfused"
-
-_THREADS = min(2, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +68,21 @@ class Entry:
       name: name of the strategy.
       label: the name with its options.
       options: the options.
-      best: its best mapping; the one nearest to fitting if none fits.
+      mapping: its best mapping; the one nearest to fitting if none fits.
+      cost: the exact cost of that mapping.
+      evaluated: mappings priced, of all its ways.
+      proven: no other mapping of the strategy is better.
+      gap: objective / lower bound of all mappings of the workload - 1.
     """
 
     name: str
     label: str
     options: dict[str, str]
-    best: Best
-
-    @property
-    def cost(self) -> Cost:
-        """Cost of the best mapping."""
-        return self.best.cost
+    mapping: Mapping
+    cost: Cost
+    evaluated: int
+    proven: bool
+    gap: float
 
     @property
     def feasible(self) -> bool:
@@ -120,7 +115,7 @@ class Entry:
             machine_overrides=setting.machine_overrides,
             preset=setting.preset,
             convention_options=setting.convention_options,
-            factors={n: float(f) for n, f in self.best.mapping.factors.items()},  # pyright: ignore[reportArgumentType]
+            factors={n: float(f) for n, f in self.mapping.factors.items()},  # pyright: ignore[reportArgumentType]
         )
 
 
@@ -162,18 +157,11 @@ class Ranking:
         return None if baseline is None else baseline.energy_pj / entry.energy_pj
 
 
-def ways_of(setting: Setting, machine: Machine) -> tuple[Way, ...]:
-    """All that `rank` prices."""
-    tried = candidates(setting.workload, setting.options)
-    return ways(setting.operation(), machine, tried)
-
-
 def rank(
     setting: Setting,
     machine: Machine,
     conventions: Conventions,
-    progress: Callable[[int], None] | None = None,
-    tried: Sequence[Way] | None = None,
+    progress: Callable[[str, float], None] | None = None,
 ) -> Ranking:
     """Prices all mappings of all strategies and ranks the strategies.
 
@@ -181,42 +169,31 @@ def rank(
       setting: what is compared.
       machine: its machine, loaded.
       conventions: its rules.
-      progress: called with the number of mappings priced since the last call.
-      tried: its ways, where they are known.
+      progress: called with a strategy and the share of it that is done.
 
     Raises:
       InputError: the machine has no mapping of any strategy.
+      KeyboardInterrupt: the search was interrupted; what is not proven is not compared.
     """
-    tried = tried or ways_of(setting, machine)
     workload = setting.operation()
+    candidates(setting.workload, setting.options)  # refuses a value that no strategy has
+    chosen: list[Entry] = []
+    impossible: dict[str, str] = {}
+    for strategy in strategies.available(setting.workload):
 
-    def search(way: Way) -> Entry | str:
-        return _search(workload, machine, way, conventions, setting.objective, progress)
+        def advance(done: int, most: int, name: str = strategy.name) -> None:
+            if progress is not None:
+                progress(name, done / max(most, 1))
 
-    # most of the time goes to compiling, one program a way, which runs beside another's pricing
-    pool = ThreadPoolExecutor(_THREADS)
-    try:
-        found = list(pool.map(search, tried))
-    finally:
-        pool.shutdown(cancel_futures=True)
-    entries: dict[str, list[Entry]] = {way.strategy.name: [] for way in tried}
-    refusals: dict[str, str] = {}
-    for way, result in zip(tried, found, strict=True):
-        if isinstance(result, Entry):
-            entries[way.strategy.name].append(result)
+        found = _search(workload, machine, strategy, conventions, setting, advance)
+        advance(1, 1)
+        if isinstance(found, Entry):
+            chosen.append(found)
         else:
-            refusals.setdefault(way.strategy.name, result)
-    chosen = [
-        min(some, key=lambda e: (not e.feasible, e.key(setting.objective)))
-        for some in entries.values()
-        if some
-    ]
-    impossible = {name: refusals[name] for name, some in entries.items() if not some}
+            impossible[strategy.name] = found
     if not chosen:
         reasons = "; ".join(dict.fromkeys(impossible.values()))
-        raise InputError(
-            f"{setting.workload}: no strategy is possible on {machine.name}: {reasons}"
-        )
+        raise InputError(f"{_impossible(workload, machine)}{reasons}")
     ranked = sorted((e for e in chosen if e.feasible), key=lambda e: e.key(setting.objective))
     return Ranking(
         setting=setting,
@@ -227,41 +204,46 @@ def rank(
     )
 
 
+def _impossible(workload: CompoundOp, machine: Machine) -> str:
+    """How the message of a search starts that has nothing to search."""
+    return f"{workload.name}: no strategy is possible on {machine.name}: "
+
+
 def _search(
     workload: CompoundOp,
     machine: Machine,
-    way: Way,
+    strategy: Strategy,
     conventions: Conventions,
-    objective: Objective,
-    progress: Callable[[int], None] | None,
+    setting: Setting,
+    progress: Callable[[int, int], None],
 ) -> Entry | str:
-    """The best mapping of a way, or why there is none."""
-    left = way.size
-
-    def advance(priced: int) -> None:
-        nonlocal left
-        left -= priced
-        if progress is not None:
-            progress(priced)
-
-    if way.refusal:
-        return way.refusal
+    """The best mapping of a strategy, or why there is none."""
+    options = {n: "all" if n in TRIED else values[0] for n, values in strategy.options.items()}
+    given = {n: value for n, value in setting.options.items() if n in options}
     try:
-        best = enumerate_mappings(
+        found = optimize.map(
             workload,
             machine,
-            way.strategy,
-            options=way.options,
+            objective=setting.objective,
+            strategies=(strategy.name,),
+            options={**options, **given},
+            method="enumerate",
             conventions=conventions,
-            objective=objective,
-            progress=advance,
+            progress=progress,
         )
-    except MappingError as error:
-        advance(left)
+    except MappingError as error:  # a value that other strategies have
         return str(error)
+    except optimize.SearchError as error:
+        return str(error).removeprefix(_impossible(workload, machine))
+    if found.stopped == "interrupted":
+        raise KeyboardInterrupt
     return Entry(
-        name=way.strategy.name,
-        label=way.strategy.label(way.options),
-        options=way.strategy.chosen(way.options),
-        best=best,
+        name=found.strategy,
+        label=found.label,
+        options=found.options,
+        mapping=found.mapping,
+        cost=found.cost,
+        evaluated=found.evaluated,
+        proven=found.proven,
+        gap=found.gap,
     )

@@ -74,7 +74,7 @@ def _faster_exchanges(ranking: Ranking, best: Entry) -> list[str]:
     if "algorithm" not in strategy.options or "algorithm" in setting.options:
         return []
     workload, options = setting.operation(), {**best.options, "algorithm": "auto"}
-    factors = best.best.mapping.factors
+    factors = best.mapping.factors
     mapping = strategy.build(workload, ranking.machine, factors, **options)
     cost = evaluate(workload, mapping, ranking.machine, conventions=best.cost.conventions)
     cycles = float(cost.latency_cycles)  # pyright: ignore[reportArgumentType]

@@ -1,13 +1,13 @@
 """A single evaluation as JSON: what `--json` prints is what `--mapping` reads.
 
 The one idea: a record holds everything that the number depends on (workload with sizes and options,
-strategy with options, factors, machine with changes, conventions), so that pricing it again gives
-the same number.
+strategy with options and loop orders, factors, machine with changes, conventions), so that pricing
+it again gives the same number.
 """
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxcomet import strategies
@@ -38,6 +38,8 @@ class Record:
       preset: preset of the conventions.
       convention_options: rules that differ from the preset.
       factors: factors by name; those left out are 1.
+      loop_orders: dimensions of the loops in time by level, outermost first, where they are not in
+        the strategy's own order.
     """
 
     workload: str
@@ -50,6 +52,7 @@ class Record:
     preset: str
     convention_options: dict[str, str]
     factors: dict[str, float]
+    loop_orders: dict[str, str] = field(default_factory=dict)
 
     def operation(self) -> CompoundOp:
         """The compound operation."""
@@ -63,6 +66,7 @@ class Record:
             "workload_options": self.workload_options,
             "strategy": self.strategy,
             "options": self.options,
+            "loop_orders": self.loop_orders,
             "machine": self.machine,
             "machine_overrides": list(self.machine_overrides),
             "conventions": {"preset": self.preset, "options": self.convention_options},
@@ -129,14 +133,17 @@ def price(record: Record) -> Priced:
     Raises:
       MachineFileError: the machine or a change of it cannot be used.
       WorkloadError: sizes or options that the workload does not take.
-      MappingError: an unknown strategy, option or factor, or factors that do not cover the sizes.
+      MappingError: an unknown strategy, option, loop order or factor, or factors that do not cover
+        the sizes.
       ConventionError: an unknown preset, rule or value.
     """
     strategy = strategies.get(record.workload, record.strategy)
     rules = choose_conventions(record.preset, record.convention_options)
     machine = load_machine(record.machine, record.machine_overrides)
     workload = record.operation()
-    mapping = strategy.build(workload, machine, record.factors, **record.options)
+    mapping = strategy.build(
+        workload, machine, record.factors, record.loop_orders, **record.options
+    )
     cost = evaluate(workload, mapping, machine, conventions=rules)
     complete = dataclasses.replace(
         record,
@@ -149,7 +156,7 @@ def price(record: Record) -> Priced:
 
 
 def record_from_json(label: str, text: str, workload: str, strategy: str | None = None) -> Record:
-    """The record in the JSON that `evaluate` or `compare` printed.
+    """The record in the JSON that `evaluate`, `map` or `compare` printed.
 
     Args:
       label: name of the file for messages.
@@ -227,6 +234,7 @@ def _record(label: str, data: dict[str, Any], workload: str) -> Record:
         preset=_text(label, "conventions.preset", rules.get("preset", "default")),
         convention_options=_texts(label, "conventions.options", rules.get("options", {})),
         factors=_numbers(label, "factors", data["factors"]),
+        loop_orders=_texts(label, "loop_orders", data.get("loop_orders", {})),
     )
 
 
@@ -302,6 +310,7 @@ def changed(
     preset: str | None,
     convention_options: dict[str, str],
     factors: dict[str, float],
+    loop_orders: dict[str, str],
 ) -> Record:
     """A record with what the command line says instead; the command line wins.
 
@@ -322,4 +331,5 @@ def changed(
         preset=preset or record.preset,
         convention_options=rules,
         factors={**record.factors, **factors},
+        loop_orders={**record.loop_orders, **loop_orders},
     )

@@ -18,8 +18,8 @@ from matplotlib.ticker import FuncFormatter
 from jaxcomet.plot.groups import GROUPS, MEANING
 
 _COLOURS = ("#0072B2", "#56B4E9", "#E69F00", "#D55E00", "#999999", "#009E73")
-_SERIES = ("#E69F00", "#56B4E9", "#0072B2", "#009E73", "#D55E00", "#999999")
-_STYLE: dict[Any, Any] = {"font.size": 10, "svg.fonttype": "none", "svg.hashsalt": "jaxcomet"}
+SERIES = ("#E69F00", "#56B4E9", "#0072B2", "#009E73", "#D55E00", "#999999")
+STYLE: dict[Any, Any] = {"font.size": 10, "svg.fonttype": "none", "svg.hashsalt": "jaxcomet"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def breakdown_figure(title: str, bars: Sequence[Bar]) -> Figure:
     Returns:
       The figure; total cycles and speedup stand above each bar.
     """
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(max(1.6 * len(bars) + 3.6, 6.0), 4.8), layout="constrained")
         axes = figure.add_subplot()
         _plain(axes)
@@ -113,7 +113,7 @@ def speedup_figure(
     Returns:
       The figure: bars rise and fall from 1; a cross stands where a strategy cannot run.
     """
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(max(7.0, 1.1 * len(shapes) + 1.2), 4.6), layout="constrained")
         axes = figure.add_subplot()
         _plain(axes)
@@ -123,7 +123,7 @@ def speedup_figure(
             offset = (index - (len(speedups) - 1) / 2) * width
             places = [x + offset for x in range(len(shapes))]
             heights = [0.0 if v is None else v - 1.0 for v in row]
-            colour = _SERIES[index % len(_SERIES)]
+            colour = SERIES[index % len(SERIES)]
             axes.bar(places, heights, bottom=1.0, width=0.92 * width, color=colour, label=name)
             for x, value in zip(places, row, strict=True):
                 slower = value is not None and value < 1.0
@@ -165,6 +165,6 @@ def to_bytes(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:
     FigureCanvasAgg(figure)
     content = io.BytesIO()
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # same content, same bytes
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure.savefig(content, format=kind, dpi=160, metadata=dates.get(kind))
     return content.getvalue()

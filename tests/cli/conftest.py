@@ -1,6 +1,7 @@
 """The command line in this process, and stand-ins for what takes long."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,20 +47,23 @@ _FOUND: dict[Any, Any] = {}
 
 @pytest.fixture
 def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the search take the first of a few mappings that fits; this compiles nothing.
+    """Lets the search of each strategy take the first of a few mappings that fits.
 
-    With checked annotations one evaluation takes a quarter of a second, so the answers are kept,
-    and two of the twelve shapes stand for all.
+    With checked annotations one evaluation takes some 20 ms, so the answers are kept, and two of
+    the twelve shapes stand for all.
     """
     import jax
 
-    from jaxcomet.cli import ranking, shapes
+    from jaxcomet import optimize
+    from jaxcomet.cli import shapes
     from jaxcomet.cost import evaluate
-    from jaxcomet.optimize.enumeration import Best, Searched
+    from jaxcomet.mapping import MappingError
+    from jaxcomet.optimize.pricing import objective_keys
     from jaxcomet.optimize.space import spaces
+    from jaxcomet.optimize.ways import candidates
     from jaxcomet.rewrite import rewritten
 
-    def look(workload, machine, strategy, options, conventions, objective):
+    def look(workload, machine, strategy, options, conventions):
         plan = strategy.planned(workload, machine, **options)
         parts = spaces(rewritten(workload, plan.rewrites), machine, plan.tree)
         tried = 0
@@ -73,23 +77,62 @@ def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
             tried += 1
             if cost.feasible:
                 break
-        return Best(
-            strategy=strategy.label(options),
-            mapping=mapping,
-            cost=cost,
-            searched=(Searched(size=tried, evaluated=tried, feasible=int(bool(cost.feasible))),),
-            objective=objective,
-        )
+        return mapping, cost, tried
 
-    def search(workload, machine, strategy, *, options, conventions, objective, progress):
+    def found(workload, machine, strategy, options, conventions):
         leaves = tuple(jax.tree.leaves((workload, machine)))
-        key = (leaves, strategy.label(options), conventions, objective)
+        key = (leaves, strategy.name, tuple(sorted(options.items())), conventions)
         if key not in _FOUND:
-            _FOUND[key] = look(workload, machine, strategy, options, conventions, objective)
-        progress(_FOUND[key].evaluated)
+            try:
+                _FOUND[key] = look(workload, machine, strategy, options, conventions)
+            except MappingError as error:
+                _FOUND[key] = error
         return _FOUND[key]
 
-    monkeypatch.setattr(ranking, "enumerate_mappings", search)
+    def search(
+        workload,
+        machine,
+        *,
+        objective,
+        strategies: tuple[str],
+        options,
+        method,
+        conventions,
+        progress,
+    ):
+        assert method == "enumerate"
+        ((strategy, several),) = candidates(workload.name, options, strategies)
+        answers = {
+            i: found(workload, machine, strategy, o, conventions) for i, o in enumerate(several)
+        }
+        costs = {i: a for i, a in answers.items() if not isinstance(a, MappingError)}
+        if not costs:
+            raise optimize.SearchError(
+                f"{workload.name}: no strategy is possible on {machine.name}: {answers[0]}"
+            )
+
+        def rank(position: int) -> tuple[object, ...]:
+            cost = costs[position][1]
+            values = float(cost.latency_cycles), float(cost.energy_pj)
+            return not cost.feasible, *objective_keys(objective, *values)
+
+        best = min(costs, key=rank)
+        mapping, cost, _ = costs[best]
+        tried = sum(a[2] for a in costs.values())
+        progress(tried, tried)
+        return SimpleNamespace(
+            strategy=strategy.name,
+            label=cost.strategy,
+            options=strategy.chosen(several[best]),
+            mapping=mapping,
+            cost=cost,
+            evaluated=tried,
+            proven=True,
+            gap=1.0,
+            stopped="complete",
+        )
+
+    monkeypatch.setattr(optimize, "map", search)
     for workload, some in shapes.SHAPES.items():
         two = {label: some[label] for label in ("e1", "c4")}
         monkeypatch.setitem(shapes.SHAPES, workload, two)

@@ -2,8 +2,8 @@ import pytest
 
 from jaxcomet.cli.reasons import _difference
 from jaxcomet.cli.tables import count
-from jaxcomet.cli.ways import candidates
 from jaxcomet.mapping import MappingError
+from jaxcomet.optimize.ways import candidates
 
 
 def _sentence(ours: dict[str, float], theirs: dict[str, float]) -> str:
@@ -45,4 +45,4 @@ def test_both_ways_to_hold_the_weights_are_tried_where_there_are_two():
 
 def test_a_value_that_no_strategy_knows_is_refused():
     with pytest.raises(MappingError, match="rows or tile"):
-        candidates("gemm-softmax", {"reduce": "all"})
+        candidates("gemm-softmax", {"reduce": "row"})

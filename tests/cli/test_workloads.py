@@ -6,14 +6,22 @@ import json
 
 import pytest
 
-from jaxcomet import attention, evaluate, gemm, gemm_layernorm, hardware, strategies
+from jaxcomet import (
+    attention,
+    evaluate,
+    gemm,
+    gemm_layernorm,
+    hardware,
+    optimize,
+    strategies,
+)
 from jaxcomet.cli import flags, ranking, shapes
 from jaxcomet.cli.errors import InputError
-from jaxcomet.cli.ways import candidates, ways
 from jaxcomet.cost import conventions
 from jaxcomet.mapping import MappingError
 from jaxcomet.operations.catalog import CATALOG
 from jaxcomet.optimize.enumeration import enumerate_mappings
+from jaxcomet.optimize.ways import candidates, ways
 
 HEADS = ("--heads", 4, "--q", 16, "--head-dim", 8)
 SPLIT = {"H_dram_t": 4, "M_comp": 16, "N_comp": 16, "K_comp": 8, "L_comp": 8}
@@ -397,25 +405,25 @@ def test_a_faster_way_to_exchange_is_named_with_what_it_would_take(cli):
 
 def test_progress_adds_up_where_a_strategy_fails_half_way(monkeypatch):
     setting = ranking.Setting(
-        workload="gemm",
+        workload="gemm-softmax",
         sizes={"M": 8.0, "N": 8.0, "K": 8.0},
         workload_options={},
-        machine="r2",
+        machine="edge",
         machine_overrides=(),
         preset="default",
         convention_options={},
         objective="latency",
         options={},
     )
-    machine = hardware.load("r2")
-    tried = ranking.ways_of(setting, machine)
+    machine = hardware.load("edge")
 
     def fail(*_, progress, **__):
-        progress(3)
+        progress(3, 6)
         raise MappingError("no links")
 
-    monkeypatch.setattr(ranking, "enumerate_mappings", fail)
-    priced: list[int] = []
-    with pytest.raises(InputError, match="gemm: no strategy is possible on r2: no links"):
-        ranking.rank(setting, machine, conventions("default"), priced.append, tried)
-    assert sum(priced) == sum(way.size for way in tried)
+    monkeypatch.setattr(optimize, "map", fail)
+    shares: list[tuple[str, float]] = []
+    with pytest.raises(InputError, match="gemm-softmax: no strategy is possible on edge: no links"):
+        ranking.rank(setting, machine, conventions("default"), lambda *x: shares.append(x))
+    names = [s.name for s in strategies.available("gemm-softmax")]
+    assert shares == [(name, share) for name in names for share in (0.5, 1.0)]

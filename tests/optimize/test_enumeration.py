@@ -10,7 +10,8 @@ from jaxcomet import gemm_softmax, strategies
 from jaxcomet.cost import conventions
 from jaxcomet.hardware import load
 from jaxcomet.optimize import enumeration
-from jaxcomet.optimize.enumeration import OBJECTIVES, enumerate_mappings, size
+from jaxcomet.optimize.enumeration import enumerate_mappings, size
+from jaxcomet.optimize.pricing import OBJECTIVES
 from tests.reference.sampling import TILE, Row, joined, priced
 
 SPREAD = dict.fromkeys(("N_dram_sx", "N_dram_sy", "N_gb_sx", "N_gb_sy"), 2)

@@ -9,7 +9,8 @@ import pytest
 from jaxcomet import gemm_softmax, strategies
 from jaxcomet.hardware import load
 from jaxcomet.mapping import Mapping, MappingError
-from jaxcomet.optimize.space import factorizations, spaces
+from jaxcomet.optimize.space import spaces
+from jaxcomet.optimize.splits import factorizations
 from jaxcomet.workload import CompoundOp
 
 # COMET's 12 shapes (arXiv:2509.00599) and the size of the space of its released mapping: all exact

@@ -1,0 +1,83 @@
+"""Prices every mapping of every way that may hold the best one, which proves the best.
+
+The one idea: ways come in the order of their lower bounds, and one whose bound is above the best
+mapping so far is skipped, because it cannot hold a better one.
+"""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+
+import numpy as np
+
+from jaxcomet.optimize.enumeration import Best, enumerate_way
+from jaxcomet.optimize.task import Answer, Clock, Counter, Task, answer
+from jaxcomet.optimize.ways import Way
+
+_THREADS = min(2, os.cpu_count() or 1)
+
+
+def enumerate_ways(task: Task, clock: Clock, counter: Counter) -> Answer:
+    """Prices all ways of a task; see the module docstring.
+
+    Args:
+      task: what is searched.
+      clock: when to end; the best so far is returned then.
+      counter: counts the mappings priced; those of skipped ways too, which are done with.
+    """
+
+    def price(way: Way) -> Best:
+        return enumerate_way(
+            task.workload,
+            task.machine,
+            way,
+            conventions=task.conventions,
+            objective=task.objective,
+            scope=task.scope,
+            progress=counter.add,
+            stop=clock.over,
+        )
+
+    results: list[tuple[Way, float, Best | None]] = []
+    skipped: set[int] = set()
+    history: list[tuple[int, float]] = []
+    best, priced = (np.inf, np.inf), 0
+    waiting = list(zip(task.ways, task.bounds, strict=True))
+    # two at a time, because one compiles while another is priced; what is skipped depends on whole
+    # rounds alone, not on which of the two is faster
+    with ThreadPoolExecutor(_THREADS) as pool:
+        while waiting and not (clock.over() and results):
+            possible = []
+            while waiting and len(possible) < _THREADS:
+                way, bound = waiting.pop(0)
+                if bound > best[0]:
+                    skipped.add(len(results))
+                    results.append((way, bound, None))
+                    counter.add(way.size)
+                else:
+                    possible.append((way, bound))
+            futures = [pool.submit(price, way) for way, _ in possible]
+            _finish(futures, clock)
+            for (way, bound), future in zip(possible, futures, strict=True):
+                found = future.result()
+                results.append((way, bound, found))
+                for count, value in found.history:
+                    if not history or value < history[-1][1]:
+                        history.append((priced + count, value))
+                priced += found.evaluated
+                best = min(best, found.key)
+    results += [(way, bound, None) for way, bound in waiting]
+    complete = all(
+        i in skipped or (b is not None and b.proven) for i, (*_, b) in enumerate(results)
+    )
+    return answer(results, skipped, history, "complete" if complete else clock.why())
+
+
+def _finish(futures: Sequence[Future[Best]], clock: Clock) -> None:
+    """Waits; on Ctrl-C tells the searches to end, and waits for what they have so far."""
+    try:
+        wait_for(futures)
+    except KeyboardInterrupt:
+        clock.told.set()
+        wait_for(futures)

@@ -1,0 +1,320 @@
+"""Ways to map a workload: each strategy with each set of options and loop orders left open.
+
+The one idea: what is not a factor is a choice among trees, and a way is one of them. Two ways whose
+trees differ only in loops of a single step are one way, and so are two loop orders that let every
+tensor stay for the same loops; pricing them again would find the same.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from jaxcomet import strategies
+from jaxcomet.cost import evaluate_totals
+from jaxcomet.cost.conventions import DEFAULT, Conventions
+from jaxcomet.hardware.machine import Machine
+from jaxcomet.mapping import (
+    Mapping,
+    Node,
+    Spatial,
+    Temporal,
+    computes,
+    reordered,
+    walk,
+)
+from jaxcomet.optimize.pricing import Part
+from jaxcomet.optimize.space import EVERYTHING, Scope, Space, spaces
+from jaxcomet.rewrite import rewritten
+from jaxcomet.strategies import Plan, Strategy
+from jaxcomet.workload import CompoundOp
+
+TRIED = ("weights", "spread", "order")
+"""Options of which every value is tried where none is given."""
+
+LoopOrders = Literal["fixed", "all"] | MappingABC[str, str]
+"""Loop orders to try: those of the strategy (``fixed``), ``all``, or given ones by level."""
+
+Candidates = tuple[tuple[Strategy, tuple[dict[str, str], ...]], ...]
+"""Strategies with the sets of options that are tried for each."""
+
+
+def candidates(
+    workload: str,
+    options: MappingABC[str, str],
+    names: Sequence[str] | None = None,
+    tried: Sequence[str] = TRIED,
+) -> Candidates:
+    """The strategies of a workload with the sets of options to try.
+
+    Args:
+      workload: name of the compound operation.
+      options: a value by option, or ``all``; where none is given, every value of those in `tried`
+        and the default of others.
+      names: the strategies; None: all.
+      tried: options of which every value is tried where none is given.
+
+    Raises:
+      MappingError: an unknown strategy; an option or a value that no strategy has.
+    """
+    known = strategies.available(workload)
+    available = known if names is None else tuple(strategies.get(workload, n) for n in names)
+    for name, value in options.items():
+        owners = [s for s in available if name in s.options]
+        if owners and value != "all" and all(value not in s.options[name] for s in owners):
+            owners[0].chosen({name: value})  # says which values there are
+    found = []
+    for strategy in available:
+        own = {n: v for n, v in options.items() if n in strategy.options and v != "all"}
+        free = [
+            n for n in strategy.options if n not in own and (n in tried or options.get(n) == "all")
+        ]
+        values = itertools.product(*(strategy.options[n] for n in free))
+        found.append((strategy, tuple({**dict(zip(free, v, strict=True)), **own} for v in values)))
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A strategy with one set of options and loop orders.
+
+    Attributes:
+      strategy: the strategy.
+      options: its options.
+      loop_orders: loop orders by level that are not the strategy's own.
+      plan: its tree, homes and rewrites; None where the machine has none.
+      spaces: its mappings, by part of the tree.
+      refusal: why the machine has none; empty where it has some.
+    """
+
+    strategy: Strategy
+    options: dict[str, str]
+    loop_orders: dict[str, str] = dataclasses.field(default_factory=dict)
+    plan: Plan | None = None
+    spaces: tuple[Space, ...] = ()
+    refusal: str = ""
+
+    @cached_property
+    def size(self) -> int:
+        """Number of mappings to price: parts that share no factor are searched apart."""
+        return sum(s.size for s in self.spaces)
+
+    @property
+    def label(self) -> str:
+        """Name of the strategy with options and loop orders that are not its own."""
+        return self.strategy.label(self.options, self.loop_orders)
+
+    def parts(
+        self,
+        workload: CompoundOp,
+        machine: Machine,
+        conventions: Conventions = DEFAULT,
+        scope: Scope = EVERYTHING,
+    ) -> tuple[Part, ...]:
+        """The parts, to be priced.
+
+        Raises:
+          MappingError: the strategy cannot run on this machine.
+        """
+        assert self.plan is not None
+        floats = jax.tree.map(float, (workload, machine))
+        found = []
+        for space in self.spaces:
+            mapping = Mapping(
+                strategy="",  # a static field: a name would make a program of its own
+                tree=space.tree,
+                homes=tuple(sorted(self.plan.homes.items())),
+                factors={},
+                rewrites=self.plan.rewrites,
+            )
+            part = Part(
+                workload=floats[0],
+                machine=floats[1],
+                mapping=mapping,
+                space=space,
+                conventions=conventions,
+                max_units=scope.max_units,
+            )
+            one = part.points(np.zeros((1, len(space.axes)), dtype=int))
+            named = dataclasses.replace(part.with_factors(one), strategy=self.label)
+            evaluate_totals(workload, named, machine, conventions=conventions)  # refuses
+            found.append(part)
+        return tuple(found)
+
+    def build(
+        self, workload: CompoundOp, machine: Machine, factors: MappingABC[str, float]
+    ) -> Mapping:
+        """A checked mapping of this way."""
+        return self.strategy.build(workload, machine, factors, self.loop_orders, **self.options)
+
+
+def way(
+    workload: CompoundOp,
+    machine: Machine,
+    strategy: Strategy,
+    options: dict[str, str],
+    loop_orders: MappingABC[str, str] | None = None,
+    scope: Scope = EVERYTHING,
+) -> Way:
+    """One way with its spaces.
+
+    Raises:
+      MappingError: the machine has no mapping of it.
+      ConstraintError: the scope leaves none.
+    """
+    plan = strategy.planned(workload, machine, loop_orders, **options)
+    form = rewritten(workload, plan.rewrites)
+    return Way(
+        strategy=strategy,
+        options=options,
+        loop_orders=dict(loop_orders or {}),
+        plan=plan,
+        spaces=spaces(form, machine, plan.tree, scope),
+    )
+
+
+def ways(
+    workload: CompoundOp,
+    machine: Machine,
+    tried: Candidates,
+    *,
+    loop_orders: LoopOrders = "fixed",
+    scope: Scope = EVERYTHING,
+) -> tuple[Way, ...]:
+    """All ways to price, each once.
+
+    Args:
+      workload: a single shape.
+      machine: a single machine.
+      tried: the strategies with their sets of options.
+      loop_orders: loop orders to try.
+      scope: what the spaces range over.
+
+    Returns:
+      The ways; those that the machine or the scope refuse say why.
+    """
+    found: list[Way] = []
+    for strategy, several in tried:
+        seen: list[Any] = []
+        for options in several:
+            try:
+                for orders in _orders(workload, machine, strategy, options, loop_orders):
+                    one = way(workload, machine, strategy, options, orders, scope)
+                    form = _form(one)
+                    if form not in seen:
+                        seen.append(form)
+                        found.append(one)
+            except ValueError as error:  # MappingError, ConstraintError
+                found.append(Way(strategy=strategy, options=options, refusal=str(error)))
+    return tuple(found)
+
+
+def _form(one: Way) -> Any:
+    """What the costs of a way depend on."""
+    assert one.plan is not None
+    columns = {
+        name: axis.splits[:, column]
+        for part in one.spaces
+        for axis in part.axes
+        for column, name in enumerate(axis.names)
+    }
+    single = {name for name, values in columns.items() if np.all(values == 1)}
+    splits = [
+        (axis.dim, tuple((n, columns[n].tobytes()) for n in axis.names if n not in single))
+        for part in one.spaces
+        for axis in part.axes
+    ]
+    return (_without(one.plan.tree, single), one.plan.homes, one.plan.rewrites, splits)
+
+
+def _without(item: Any, names: set[str]) -> Any:
+    """A tree without factors that are 1, and without loops over units that have no others."""
+    if isinstance(item, tuple):
+        return tuple(_without(x, names) for x in item if not (isinstance(x, str) and x in names))
+    if not dataclasses.is_dataclass(item) or isinstance(item, type):
+        return item
+    values = {f.name: _without(getattr(item, f.name), names) for f in dataclasses.fields(item)}
+    if isinstance(item, Spatial):
+        for mesh in ("x", "y"):
+            values[mesh] = tuple(loop for loop in values[mesh] if loop.factors)
+    return dataclasses.replace(item, **values)
+
+
+# -- loop orders ---------------------------------------------------------------------------------
+
+
+def _orders(
+    workload: CompoundOp,
+    machine: Machine,
+    strategy: Strategy,
+    options: dict[str, str],
+    wanted: LoopOrders,
+) -> Iterator[dict[str, str]]:
+    """Loop orders by level to try for a strategy, its own first."""
+    if not isinstance(wanted, str):
+        tree = strategy.planned(workload, machine, **options).tree
+        levels = {n.level for n, _ in walk(tree) if isinstance(n, Temporal)}
+        yield {level: order for level, order in wanted.items() if level in levels}
+        return
+    if wanted == "fixed":
+        yield {}
+        return
+    plan = strategy.planned(workload, machine, **options)
+    form = rewritten(workload, plan.rewrites)
+    per_level = [[None, *distinct_orders(form, plan.tree, level.name)] for level in machine.levels]
+    for chosen in itertools.product(*per_level):
+        named = zip(machine.levels, chosen, strict=True)
+        yield {level.name: order for level, order in named if order is not None}
+
+
+def distinct_orders(workload: CompoundOp, tree: Node, level: str) -> tuple[str, ...]:
+    """Orders of the loops in time of a level that can cost less than the tree's own.
+
+    What an order changes is for how many innermost loops each tensor stays: the loops over
+    dimensions that it lacks, up to the first one that it has. Orders that agree in this for all
+    tensors, with every loop taking more than one step, are one order: where a loop takes a single
+    step, another one of those returned costs no more. So of the six orders of a GEMM's three loops,
+    which each of its tensors has two of, there are three: one for each innermost loop.
+
+    Args:
+      workload: after the rewrites.
+      tree: the tree.
+      level: the level.
+
+    Returns:
+      Dimensions, outermost first, as `mapping.reordered` takes them.
+    """
+    nodes = [n for n, _ in walk(tree) if isinstance(n, Temporal) and n.level == level]
+    dims = list(dict.fromkeys(x.dim for n in nodes for x in n.loops))
+    if any(len(d) > 1 for d in dims) or all(len(n.loops) < 2 for n in nodes):
+        return ()
+
+    def stays(root: Node) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for node, _ in walk(root):
+            if not (isinstance(node, Temporal) and node.level == level):
+                continue
+            for call in computes(node):
+                operation = workload.operation(call.operation)
+                for name in (*operation.inputs, operation.output):
+                    kept = itertools.takewhile(
+                        lambda x, n=name: x.dim not in workload.tensor(n).dims,
+                        reversed(node.loops),
+                    )
+                    found.append(frozenset(kept))
+        return tuple(found)
+
+    seen = {stays(tree)}
+    orders: list[str] = []
+    for order in itertools.permutations(dims):
+        signature = stays(reordered(tree, {level: order}))
+        if signature not in seen:
+            seen.add(signature)
+            orders.append("".join(order))
+    return tuple(orders)

@@ -245,34 +245,33 @@ class _Walk:
         level, moves = place.machine.level_index(node.level), place.moves(node, above)
         live = {x.dim for x in node.loops if float(work.sizes[x.dim]) > 1.0}
         sites = place.sites_below(node)
-        tensors = {t for s in sites for t in (*s.operation.inputs, s.operation.output)}
-        early = any(isinstance(n, Group) and n.binding != "sequential" for n, _ in walk(node))
-        for t in tensors:
-            early |= place.home_level(t) <= level and bool(live - {*work.tensor(t).dims})
-        ramped, bare, ports = rules.fill_drain == "counted", dict[str, float](), [busy]
+        # steps after the first are shorter where a tensor stays, or stages work side by side
+        shorter = any(isinstance(n, Group) and n.binding != "sequential" for n, _ in walk(node))
+        for t in {t for s in sites for t in (*s.operation.inputs, s.operation.output)}:
+            shorter |= place.home_level(t) <= level and bool(live - {*work.tensor(t).dims})
+        ramped, bare, ports = rules.fill_drain == "counted", [], [busy]
         for m in moves:
-            dims, others = {*work.tensor(m.tensor).dims}, [x for x in moves if x is not m]
-            several = any(x.direction == m.direction and x.parent != m.parent for x in others)
-            if several or m.drain_rule == "last-step":
+            ends = {x.parent for x in moves if x.direction == m.direction}
+            if len(ends) > 1 or m.drain_rule == "last-step":
                 continue
-            first = m.direction == "fill" and rules.read_stalls == "first-step"
-            open_ = rules.overlap == "none" or m.dependent or m.drain_rule is not None
-            open_ |= not m.to_engine and not place.machine.memories[m.child].double_buffered
-            open_ &= not (first and m.dependent)
-            open_ |= ramped and not dims & live
-            hides = first and (ramped or m.dependent)
-            hides |= rules.step_share == "floor" and bool(live - dims)
-            hides |= rules.windows == "first-step" and early
-            if open_ and not self.any_tree:
-                bare = _together([bare, self._move(m)])
-            elif open_ or not hides:
+            dims = {*work.tensor(m.tensor).dims}
+            once = m.direction == "fill" and rules.read_stalls == "first-step"
+            single = not m.to_engine and not place.machine.memories[m.child].double_buffered
+            single |= rules.overlap == "none" or m.dependent or m.drain_rule is not None
+            exposed = (single and not (once and m.dependent)) or (ramped and not dims & live)
+            hidden = once and (ramped or m.dependent)
+            hidden |= rules.step_share == "floor" and bool(live - dims)
+            hidden |= rules.windows == "first-step" and shorter
+            if exposed and not self.any_tree:
+                bare.append(self._move(m))
+            elif exposed or not hidden:
                 ports.append(self._move(m))
-        exposed = sum(bare.values())
+        busy, alone = _together(ports), _together(bare)
+        time = sum(alone.values()) + max(inside, *busy.values(), 0.0)
         if isinstance(node.body, Compute) and rules.vector_pipeline == "filled":
             engine = place.engine(sites[0].operation)
-            exposed += engine.pipeline_stages - 1.0 if isinstance(engine, VectorEngine) else 0.0
-        busy = _together(ports)
-        return float(exposed + max(inside, *busy.values(), 0.0)), _together([busy, bare])
+            time += engine.pipeline_stages - 1.0 if isinstance(engine, VectorEngine) else 0.0
+        return float(time), _together([busy, alone])
 
     def _move(self, move: Move) -> _Use:
         """Least use of its port by a move."""
@@ -366,9 +365,7 @@ def _place(
             factors[name] = rest
     pairs = tuple(sorted(homes.items()))
     mapping = Mapping(strategy="bound", tree=tree, homes=pairs, factors=factors)
-    place = Placement(workload, mapping, machine, rules)
-    check(place)
-    return place
+    return Placement(workload, mapping, machine, rules)
 
 
 def _bound(walked: _Walk) -> Bound:
@@ -433,6 +430,7 @@ def _any_tree(form: CompoundOp, machine: Machine, rules: Conventions) -> Bound:
     made = [o.output for o in form.operations if form.is_intermediate(o.output)]
     plan, most = (tree, dict.fromkeys(made, inner)), _units(form, machine, tree)
     fast = _place(form, machine, plan, rules, most, whole=False)
+    check(fast)
     lean = _place(form, machine, plan, rules, dict.fromkeys(most, 1.0), whole=False)
     return _bound(_Walk(fast, lean, known=False, any_tree=True))
 
@@ -526,8 +524,9 @@ def plan_bound(
     run, names = [c.operation for c in computes(tree)], [o.name for o in workload.operations]
     if sorted(run) != sorted(names):
         raise MappingError(f"tree: runs {', '.join(run)}; expected once each: {', '.join(names)}")
-    most, plan = _units(workload, machine, tree), (tree, homes)
-    least = _any_tree(workload, machine, conventions)
+    plan = tree, homes
+    check(_place(workload, machine, plan, conventions, {}, whole=False))
+    most, least = _units(workload, machine, tree), _any_tree(workload, machine, conventions)
     if spatial is not None:
         if set(spatial) != set(most) or any(v < 1 for v in spatial.values()):
             got, known = (", ".join(x) or "none" for x in (spatial, most))

@@ -24,7 +24,7 @@ from jaxcomet.arith import relaxed
 from jaxcomet.cost import cost_of
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import Mapping
+from jaxcomet.mapping import Collective, Group, Mapping, Node, Spatial, Temporal
 from jaxcomet.optimize.pricing import Objective, Part, pressure_of
 from jaxcomet.optimize.problem import Problem
 from jaxcomet.optimize.rounding import Rounding
@@ -118,7 +118,11 @@ def relaxed_values(
 _ADAM = optax.adam(LEARNING_RATE)
 
 
-@partial(jax.jit, static_argnames=("form", "steps"))
+# few seeds take no time, but fusing thousands of small operations does: twice that of all the rest
+_UNFUSED = {"xla_disable_hlo_passes": "fusion"}
+
+
+@partial(jax.jit, static_argnames=("form", "steps"), compiler_options=_UNFUSED)
 def _advance(
     workload: CompoundOp,
     mapping: Mapping,
@@ -153,6 +157,23 @@ def _advance(
     return seeds._replace(multiplier=multiplier), finite
 
 
+def settled(node: Node) -> Node:
+    """The tree with definite algorithms, the mesh's, where it takes the fastest of all.
+
+    A program with the derivatives of all of them takes minutes to compile. Where to go is seldom
+    up to the algorithm, and exact scores take the fastest.
+    """
+    match node:
+        case Temporal() | Spatial():
+            return dataclasses.replace(node, body=settled(node.body))
+        case Group():
+            return dataclasses.replace(node, children=tuple(settled(c) for c in node.children))
+        case Collective(algorithm="auto"):
+            return dataclasses.replace(node, algorithm="mesh")
+        case _:
+            return node
+
+
 class Relaxed:
     """The descent of one part: its numbers, ready for the compiled step."""
 
@@ -175,9 +196,8 @@ class Relaxed:
             if column not in rounding.columns[i]
         }
         nameless = dataclasses.replace(part.machine, name="")
-        self._numbers = jax.tree.map(
-            np.float32, (part.workload, part.with_factors(fixed), nameless)
-        )
+        mapping = dataclasses.replace(part.mapping, tree=settled(part.mapping.tree), factors=fixed)
+        self._numbers = jax.tree.map(np.float32, (part.workload, mapping, nameless))
 
     def start(self, logs: tuple[Any, ...]) -> _Seeds:
         """Seeds at the start; single precision is enough to say where to go."""

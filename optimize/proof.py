@@ -76,8 +76,8 @@ def enumerate_ways(task: Task, clock: Clock, counter: Counter) -> Answer:
 
 def _finish(futures: Sequence[Future[Best]], clock: Clock) -> None:
     """Waits; on Ctrl-C tells the searches to end, and waits for what they have so far."""
-    try:
-        wait_for(futures)
-    except KeyboardInterrupt:
-        clock.told.set()
-        wait_for(futures)
+    while not all(f.done() for f in futures):
+        try:
+            wait_for(futures)
+        except KeyboardInterrupt:
+            clock.told.set()  # each ends with the slab that it is at

@@ -105,8 +105,15 @@ def map(
       >>> found.strategy, found.proven
       ('fused-gemm-distsm', True)
     """
+    clock = Clock(limit_s=time_limit_s)
     scope = _scope(tiles, units, fixed or {}, max_units or {}, machine)
     _check(objective, method, seeds, budget, time_limit_s)
+    if not isinstance(loop_orders, str):
+        _check_levels(loop_orders, machine)
+    elif loop_orders not in ("fixed", "all"):
+        raise SearchError(
+            f"loop_orders: got {loop_orders!r}; expected fixed, all or orders by level"
+        )
     names = _names(workload, strategies, without)
     tried = TRIED
     if isinstance(loop_orders, str) and loop_orders == "all":
@@ -119,7 +126,6 @@ def map(
     if method == "auto":
         small = total <= ENUMERATED and (budget is None or total <= budget)
         taken = "enumerate" if small else "gradient"
-    clock = Clock(limit_s=time_limit_s)
     if taken == "enumerate":
         answer = enumerate_ways(task, clock, Counter(progress, total))
     else:
@@ -172,10 +178,7 @@ def _words(key: jax.Array | int) -> list[int]:
         if key < 0:
             raise SearchError(f"key: got {key}; expected a seed >= 0 or a key of jax.random")
         return [int(key)]
-    data = (
-        jax.random.key_data(key) if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key) else key
-    )
-    return [int(x) for x in np.ravel(data)]
+    return [int(x) for x in np.ravel(jax.random.key_data(key))]
 
 
 def _check(
@@ -224,6 +227,14 @@ def _scope(
     )
 
 
+def _check_levels(orders: MappingABC[str, str], machine: Machine) -> None:
+    known = [level.name for level in machine.levels]
+    for level in orders:
+        if level not in known:
+            there = ", ".join(known)
+            raise SearchError(f"loop_orders {level}: {machine.name} has no such level, of {there}")
+
+
 def _names(
     workload: CompoundOp, wanted: Literal["all"] | Sequence[str], without: Sequence[str]
 ) -> list[str]:
@@ -267,7 +278,9 @@ def _task(
         bound = plan_bound(form, machine, one.plan.tree, one.plan.homes, conventions=conventions)
         possible.append((bound.of(objective), one))
     if not possible:
-        reasons = "; ".join(dict.fromkeys(r.refusal for r in refused))
+        different = list(dict.fromkeys(r.refusal for r in refused))
+        more = f" (and {len(different) - 2} more)" if len(different) > 2 else ""
+        reasons = "; ".join(different[:2]) + more
         raise SearchError(f"{workload.name}: no strategy is possible on {machine.name}: {reasons}")
     possible.sort(key=lambda p: p[0])
     task = Task(

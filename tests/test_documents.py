@@ -139,9 +139,11 @@ def test_command_of_the_readme_runs(command: str, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_first_result_comes_out_as_written(monkeypatch):
+@pytest.mark.parametrize("name", ["compare", "map"])
+def test_a_result_in_the_readme_comes_out_as_written(name: str, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    shown = _blocks(PAGES[0], "text")[0]
-    result = CliRunner().invoke(app, shlex.split(_commands()[0])[1:])
+    shown = _blocks(PAGES[0], "text")[["compare", "map"].index(name)]
+    command = next(c for c in _commands() if c.startswith(f"jaxcomet {name} "))
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
     out = "\n".join(line.rstrip() for line in result.stdout.splitlines())
     assert shown.strip() in out

@@ -1,5 +1,6 @@
 """`jaxcomet map`: the best mapping of a compound operation on a machine, and how sure that is."""
 
+import contextlib
 import functools
 import math
 from typing import TYPE_CHECKING, Annotated, Any
@@ -163,9 +164,11 @@ def map(
         "time_limit_s": None if time_limit is None else _seconds(time_limit),
         "key": _seed(key),
     }
+    operation = entry.build(sizes, flags.options(entry, given))
+    _check_factors(asked, operation, loaded)
     rules = words.pairs("--convention", convention)
     found = _search(
-        entry.build(sizes, flags.options(entry, given)),
+        operation,
         loaded,
         {**asked, "conventions": words.choose_conventions(conventions, rules)},
     )
@@ -247,6 +250,28 @@ def _loop_orders(
                 f"--loop-order {level}: {machine.name} has no such level; {near(level, levels)}"
             )
     return orders
+
+
+def _check_factors(asked: dict[str, Any], workload: Any, machine: "Machine") -> None:
+    """Refuses a fixed factor that no strategy that is tried has, with those that there are."""
+    from jaxcomet import strategies
+    from jaxcomet.mapping import MappingError
+    from jaxcomet.optimize.search import OPTIONS
+    from jaxcomet.optimize.ways import candidates
+
+    if not asked["fixed"]:
+        return
+    names = [s.name for s in strategies.available(workload.name)]
+    wanted = names if asked["strategies"] == "all" else asked["strategies"]
+    tried = [n for n in wanted if n not in asked["without"]]
+    known: dict[str, None] = {}
+    for strategy, several in candidates(workload.name, {**OPTIONS, **asked["options"]}, tried):
+        for chosen in several:
+            with contextlib.suppress(MappingError):  # the search says why
+                known |= dict.fromkeys(strategy.factor_names(workload, machine, **chosen))
+    for name in asked["fixed"]:
+        if known and name not in known:
+            raise InputError(f"--fix {name}: no such factor; {near(name, known)}")
 
 
 def _numbers(option: str, given: list[str] | None, form: str) -> dict[str, int]:

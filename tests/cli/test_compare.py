@@ -1,7 +1,10 @@
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
+
+from jaxcomet import optimize
 
 COMMAND = ("compare", "gemm-softmax")
 EDGE = (*COMMAND, "--m", 256, "--n", 256, "--k", 128, "--machine", "edge")
@@ -168,6 +171,26 @@ def test_bad_input_is_one_message(
     message = refused(*words)
     assert all(part in message for part in parts), message
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_answer_of_a_strategy_is_that_of_the_search_with_its_proof_and_gap(cli):
+    words = ("--m", 6, "--n", 4, "--k", 4, "--machine", "r2", "--json")
+    (entry,) = _json(cli("compare", "gemm", *words))["ranking"]
+    found = _json(cli("map", "gemm", *words))  # the same ways: the strategy has no other options
+    for name in ("strategy", "options", "loop_orders", "factors", "cost", "proven", "gap"):
+        assert entry[name] == found[name]
+    assert entry["proven"] is True
+    assert entry["mappings"] == found["evaluated"]
+
+
+def test_an_interrupted_comparison_shows_no_ranking(cli, monkeypatch):
+    def interrupted(*_, **__):
+        return SimpleNamespace(stopped="interrupted")
+
+    monkeypatch.setattr(optimize, "map", interrupted)
+    result = cli(*EDGE)
+    assert result.exit_code == 130
+    assert result.stdout == ""
 
 
 @pytest.mark.slow

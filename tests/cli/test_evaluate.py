@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from jaxcomet import evaluate, gemm_softmax, hardware, strategies
+from jaxcomet import evaluate, gemm, gemm_softmax, hardware, strategies
 from jaxcomet.cost import conventions
 
 # column 1 of the worked rows of the closed form: 9,270 cycles
@@ -89,6 +89,52 @@ def test_what_the_command_line_says_wins_over_the_file(cli):
     assert data == direct
 
 
+STEPS = {"M_core_t": 8, "N_core_t": 4, "N_comp": 16, "K_comp": 16}
+SPLIT = ("--m", 8, "--n", 64, "--k", 16)
+SPLIT += tuple(word for n, v in STEPS.items() for word in ("--factor", f"{n}={v}"))
+CORE_ORDER = ("--loop-order", "core=MNK")
+
+
+def test_another_loop_order_is_priced_and_recorded(cli):
+    given = ("evaluate", "gemm", "--strategy", "tiled", "--machine", "edge", *SPLIT)
+    result = cli(*given, *CORE_ORDER, "--json")
+    data = _json(result)
+    machine, op = hardware.load("edge"), gemm(8, 64, 16)
+    mapping = strategies.get("gemm", "tiled").build(op, machine, STEPS, {"core": "MNK"})
+    cost = evaluate(op, mapping, machine)
+    assert data["cost"] == json.loads(json.dumps(cost.as_dict()))
+    assert data["loop_orders"] == {"core": "MNK"}
+    assert cli("evaluate", "gemm", "--mapping", "-", "--json", stdin=result.stdout).stdout == (
+        result.stdout
+    )
+    own = _json(cli(*given, "--json"))
+    assert own["loop_orders"] == {}
+    assert own["cost"]["energy_pj"] != data["cost"]["energy_pj"]
+    changed = cli(
+        "evaluate", "gemm", "--mapping", "-", *CORE_ORDER, "--json", stdin=json.dumps(own)
+    )
+    assert changed.stdout == result.stdout
+
+
+def test_a_record_from_before_loop_orders_is_read(cli):
+    data = _json(cli(*PROGRAM, *SIZES, *GIVEN, "--json"))
+    older = {name: value for name, value in data.items() if name != "loop_orders"}
+    again = _json(cli(*COMMAND, "--mapping", "-", "--json", stdin=json.dumps(older)))
+    assert again == data
+
+
+def test_a_table_is_priced_in_another_loop_order(cli, tmp_path):
+    file = tmp_path / "in.csv"
+    file.write_text("M,N,K,M_core_t,N_core_t,N_comp,K_comp\n8,64,16,8,4,16,16\n")
+    words = ("evaluate", "gemm", "--strategy", "tiled", "--machine", "edge")
+    one = _json(cli(*words, *SPLIT, *CORE_ORDER, "--json"))
+    priced = cli(*words, *CORE_ORDER, "--table", file, "--out", "-")
+    assert priced.exit_code == 0
+    _, row = priced.stdout.splitlines()
+    assert float(row.split(",")[7]) == one["cost"]["latency_cycles"]
+    assert float(row.split(",")[8]) == one["cost"]["energy_pj"]
+
+
 def test_a_mapping_that_does_not_fit_says_why(cli):
     words = ("--m", 1024, "--n", 1024, "--k", 256, "--machine", "edge", "--factor", "M_comp=1024")
     spatial = ("N_dram_sx=2", "N_dram_sy=2", "N_gb_sx=2", "N_gb_sy=2", "N_comp=64", "K_comp=256")
@@ -142,6 +188,10 @@ EDGE = (*FUSED, "--machine", "edge")
             (*COMMAND, "--machine", "edge", *SIZES, "--strategy", "unfused", "--reduce", "rows"),
             ("unfused", "reduce"),
         ),
+        ((*EDGE, *SIZES, *GIVEN, "--loop-order", "core"), ("--loop-order", "LEVEL=DIMS")),
+        ((*EDGE, *SIZES, *GIVEN, "--loop-order", "core=NN"), ("--loop-order core", "N twice")),
+        ((*EDGE, *SIZES, *GIVEN, "--loop-order", "cor=NK"), ("level 'cor'", "core")),
+        ((*EDGE, *SIZES, *GIVEN, "--loop-order", "core=NX"), ("dimension 'X'", "K, M, N")),
         (("evaluate", "gemm-softmaks", *SIZES), ("gemm-softmaks", "gemm-softmax")),
         ((*EDGE, *SIZES, "--out", "x.csv"), ("--out", "--table")),
         ((*COMMAND, "--mapping", "no-such.json"), ("no-such.json", "no such file")),
@@ -167,6 +217,8 @@ def test_bad_input_is_one_message(refused, words: tuple[object, ...], parts: tup
         (lambda d: d.update(conventions="default"), ("conventions: got",)),
         (lambda d: d.update(machine_overrides=[1]), ("machine_overrides: got",)),
         (lambda d: d.update(options=["tile"]), ("options: got",)),
+        (lambda d: d.update(loop_orders="NKM"), ("loop_orders: got",)),
+        (lambda d: d.update(loop_orders={"core": 3}), ("loop_orders.core: got 3", "a text")),
         (lambda d: d.update(workload="gemm"), ("workload: got 'gemm'",)),
         (lambda d: d.update(ranking=[]), ("ranking: got []",)),
         (lambda d: d.update(shapes=[]), ("several shapes",)),

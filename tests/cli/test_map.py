@@ -300,7 +300,7 @@ def test_without_anything_that_fits_there_is_no_figure(cli, tmp_path):
         ((*ONE, "--method", "magic"), ("--method: got 'magic'", "enumerate")),
         ((*ONE, "--fix", "M_comp"), ("--fix: got 'M_comp'", "FACTOR=VALUE")),
         ((*ONE, "--fix", "M_comp=two"), ("--fix M_comp: got 'two'", "whole number")),
-        ((*ONE, "--fix", "M_copm=2"), ("M_copm", "M_comp")),
+        ((*ONE, "--fix", "M_copm=2"), ("--fix M_copm", "did you mean M_comp")),
         ((*ONE, "--fix", "M_comp=7"), ("M_comp=7", "M = 6")),
         ((*ONE, "--max-units", "core=2"), ("max_units core", "glb")),
         ((*ONE, "--max-units", "glb=0"), ("--max-units glb: got '0'", "whole number")),

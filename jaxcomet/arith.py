@@ -188,7 +188,7 @@ def floor(x: Number) -> Number:
 
 def _alike(first: Number, second: Number) -> tuple[jax.Array, jax.Array]:
     """Two numbers as arrays of one shape and type."""
-    kind = jnp.result_type(first, second)
+    kind = jax.dtypes.canonicalize_dtype(jnp.result_type(first, second))
     shape = jnp.broadcast_shapes(jnp.shape(first), jnp.shape(second))
     a, b = (jnp.broadcast_to(jnp.asarray(x, dtype=kind), shape) for x in (first, second))
     return a, b

@@ -92,6 +92,7 @@ class _Form:
     objective: Objective
 
 
+@partial(jax.jit, static_argnames="form")
 def relaxed_values(
     workload: CompoundOp, mapping: Mapping, machine: Machine, logs: tuple[Any, ...], form: _Form
 ) -> tuple[Any, Any]:
@@ -174,13 +175,18 @@ def settled(node: Node) -> Node:
             return node
 
 
+def _single(x: Any) -> np.ndarray:
+    """A number in single precision, which is enough to say where to go."""
+    return np.asarray(x, dtype=np.float32)
+
+
 class Relaxed:
     """The descent of one part: its numbers, ready for the compiled step."""
 
     def __init__(self, part: Part, objective: Objective, rounding: Rounding) -> None:
         """Prepares what stays the same."""
         self.axes = [i for i, c in enumerate(rounding.columns) if c]
-        self._totals = tuple(np.float32(rounding.totals[i]) for i in self.axes)
+        self._totals = tuple(_single(rounding.totals[i]) for i in self.axes)
         self._form = _Form(
             tuple(
                 tuple(part.space.axes[i].names[c] for c in rounding.columns[i]) for i in self.axes
@@ -190,17 +196,17 @@ class Relaxed:
             objective,
         )
         fixed = {
-            name: np.float32(axis.splits[0, column])
+            name: _single(axis.splits[0, column])
             for i, axis in enumerate(part.space.axes)
             for column, name in enumerate(axis.names)
             if column not in rounding.columns[i]
         }
         nameless = dataclasses.replace(part.machine, name="")
         mapping = dataclasses.replace(part.mapping, tree=settled(part.mapping.tree), factors=fixed)
-        self._numbers = jax.tree.map(np.float32, (part.workload, mapping, nameless))
+        self._numbers = jax.tree.map(_single, (part.workload, mapping, nameless))
 
     def start(self, logs: tuple[Any, ...]) -> _Seeds:
-        """Seeds at the start; single precision is enough to say where to go."""
+        """Seeds at the start."""
         logs = tuple(jnp.asarray(x) for x in logs)
         return _Seeds(logs, _ADAM.init(logs), jnp.zeros(len(logs[0]), dtype=jnp.float32))
 

@@ -18,8 +18,8 @@ from jaxcomet import strategies as _strategies
 from jaxcomet._version import __version__
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import MappingError
-from jaxcomet.optimize.bounds import plan_bound, workload_bound
+from jaxcomet.mapping import MappingError, Spatial, loops_of, walk
+from jaxcomet.optimize.bounds import Bound, plan_bound, workload_bound
 from jaxcomet.optimize.pricing import OBJECTIVES, Objective
 from jaxcomet.optimize.proof import enumerate_ways
 from jaxcomet.optimize.race import race
@@ -252,6 +252,28 @@ def _names(
     return names
 
 
+def _bound(workload: CompoundOp, machine: Machine, one: Way, conventions: Conventions) -> Bound:
+    """What no mapping of a way can go below."""
+    assert one.plan is not None
+    tree = one.plan.tree
+    nodes = [n for n, _ in walk(tree) if isinstance(n, Spatial)]
+    names = {f for n in nodes for loop in loops_of(n) for f in loop.factors}
+    known: dict[str, int] = {}
+    for axis in (a for s in one.spaces for a in s.axes):
+        for column, name in enumerate(axis.names):
+            values = axis.splits[:, column]
+            if name in names and (values == values[0]).all():
+                known[name] = int(values[0])
+    return plan_bound(
+        rewritten(workload, one.plan.rewrites),
+        machine,
+        tree,
+        one.plan.homes,
+        spatial=known if set(known) == names else None,
+        conventions=conventions,
+    )
+
+
 def _task(
     workload: CompoundOp,
     machine: Machine,
@@ -263,6 +285,7 @@ def _task(
     """What is searched, the ways in the order of their bounds; and those that are refused."""
     possible: list[tuple[float, Way]] = []
     refused: list[WayResult] = []
+    bounds: dict[object, float] = {}  # the order of loops does not change them
     for one in found:
         reason = one.refusal
         if not reason:
@@ -273,10 +296,10 @@ def _task(
         if reason:
             refused.append(outcome(one, np.inf, refusal=reason))
             continue
-        assert one.plan is not None
-        form = rewritten(workload, one.plan.rewrites)
-        bound = plan_bound(form, machine, one.plan.tree, one.plan.homes, conventions=conventions)
-        possible.append((bound.of(objective), one))
+        kind = (one.strategy.name, *sorted(one.options.items()))
+        if kind not in bounds:
+            bounds[kind] = _bound(workload, machine, one, conventions).of(objective)
+        possible.append((bounds[kind], one))
     if not possible:
         different = list(dict.fromkeys(r.refusal for r in refused))
         more = f" (and {len(different) - 2} more)" if len(different) > 2 else ""

@@ -12,7 +12,6 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
     ).strip()
 
 from hypothesis import settings
-from jaxtyping import install_import_hook
 
 # Last on the path, so that `tests.reference` is found wherever pytest is started, and an installed
 # jaxcomet is still preferred to the one beside the tests.
@@ -21,10 +20,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
 
-# Annotations and array shapes are checked in the test run, not in production. CI runs the slow
-# tests and those of the wheel as in production, which takes less time.
+# Annotations, and the dtypes in them, are checked in the test run, not in production. CI runs the
+# slow tests and those of the wheel as in production, which takes less time.
 if os.environ.get("JAXCOMET_CHECK_ANNOTATIONS", "1") != "0":
-    install_import_hook("jaxcomet", "beartype.beartype")
+    importlib.import_module("tests.annotations").check("jaxcomet")
 
 # Before any test module starts jax: it asks for the threads that sharded calls need.
 importlib.import_module("jaxcomet.kernels.devices")

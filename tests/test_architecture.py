@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jaxtyping import TypeCheckError
+from beartype.roar import BeartypeCallHintViolation
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("hardware", "kernels", "optimize")
@@ -93,5 +93,5 @@ def test_all_four_folders_are_seen():
 def test_annotations_are_checked_in_the_test_run():
     from jaxcomet.hardware import load
 
-    with pytest.raises(TypeCheckError):
+    with pytest.raises(BeartypeCallHintViolation):
         load(3)  # pyright: ignore[reportArgumentType]

@@ -137,11 +137,11 @@ def _rounds(fabric: Fabric, size: Number, number: Number, body: Callable[[Number
     """
     if isinstance(number, float):
         whole = max(0, int(number))
-        total = sum((body(2.0**k) for k in range(whole)), start=Work())
+        rounds = sum((body(2.0**k) for k in range(whole)), start=Work())
         part = number - whole  # of a round; 0 unless at a temperature
         if part <= 0.0:
-            return total
-        return total + jax.tree.map(lambda x: part * x, body(2.0**whole))
+            return rounds
+        return rounds + jax.tree.map(lambda x: part * x, body(2.0**whole))
     rank = max(np.ndim(leaf) for leaf in (size, *jax.tree.leaves(fabric)))
     shape = (MAX_ROUNDS, *(1,) * rank)
     indices = np.arange(MAX_ROUNDS, dtype=jnp.result_type(float)).reshape(shape)

@@ -6,10 +6,9 @@ the program right, on the columns 1, 2, 5 and 3 of its section 8.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -65,15 +64,6 @@ ENERGY_EFFECTS = (
 )
 # One of that list is narrower than the model's option; the rest of the change is derived below.
 B_MOVED_ONCE = ("0", "-1.79", "-.57")
-
-
-@pytest.fixture(autouse=True)
-def _unchecked_annotations() -> Iterator[None]:
-    """Annotations are checked in the other modules; here that would take 8 times as long."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @cache

@@ -6,14 +6,13 @@ a batch is infeasible and says why, and a search never returns one.
 """
 
 import dataclasses
-from collections.abc import Mapping as MappingABC
 
 import numpy as np
 import pytest
 
-from jaxcomet import attention, gemm_layernorm, gemm_softmax, strategies
-from jaxcomet.cost import Conventions, Cost, conventions, evaluate
-from jaxcomet.hardware import Machine, Memory, load
+from jaxcomet import attention, strategies
+from jaxcomet.cost import evaluate
+from jaxcomet.hardware import Machine, Memory
 from jaxcomet.mapping import (
     Collective,
     Compute,
@@ -32,131 +31,59 @@ from jaxcomet.rewrite import rewritten
 from jaxcomet.strategies import Strategy
 from jaxcomet.strategies.strategy import Plan
 from jaxcomet.workload import CompoundOp, Operation, Tensor, build
-
-RULES = conventions("roofline")
-IN_PLACE = conventions("roofline", in_place="elementwise")
-
-SOFTMAX = ("gemm", "rowmax", "exp", "rowsum", "div")
-HOMES = dict.fromkeys("CDFG", "glb")
-DIMS = {"gemm": "MKN"} | dict.fromkeys(SOFTMAX[1:], "MN")
-
-
-def _softmax(M: int = 8, N: int = 16, K: int = 4) -> CompoundOp:
-    return gemm_softmax(M, N, K, vector_bits=8, fused_exp=True)
-
-
-def _machine(capacity: int = 131_072, units: int = 1) -> Machine:
-    return load(
-        "r2v",
-        [
-            ("memory.glb.capacity", f"{capacity} B"),
-            ("levels.glb.mesh_x", str(units)),
-            ("memory.glb.link_bandwidth", "64 byte/cycle"),
-        ],
-    )
-
-
-def _call(operation: str, dims: str | None = None) -> Node:
-    """One engine call for all that lies below the outer loops."""
-    tile = tuple(Loop(d, (f"{d}_comp",)) for d in dims or DIMS[operation])
-    return Temporal("glb", (), Compute(operation, tile))
-
-
-def _steps(dims: str, *body: Node, binding: str = "sequential") -> Node:
-    """Loops in time at DRAM around some nodes."""
-    loops = tuple(Loop(d, (f"{d}_dram_t",)) for d in dims)
-    inside = body[0] if len(body) == 1 else Group(body, binding)  # pyright: ignore[reportArgumentType]
-    return Temporal("dram", loops, inside)
-
-
-def _units(dim: str, body: Node) -> Node:
-    return Spatial("glb", (Loop(dim, (f"{dim}_dram_sx",)),), (), body)
-
-
-def _mapping(
-    tree: Node,
-    factors: MappingABC[str, object],
-    workload: CompoundOp | None = None,
-    homes: MappingABC[str, str] = HOMES,
-) -> Mapping:
-    return Mapping.from_factors(
-        workload or _softmax(), strategy="by-hand", tree=tree, homes=homes, factors=factors
-    )
-
-
-def _cost(
-    tree: Node,
-    factors: MappingABC[str, object],
-    workload: CompoundOp | None = None,
-    machine: Machine | None = None,
-    homes: MappingABC[str, str] = HOMES,
-    rules: Conventions = RULES,
-) -> Cost:
-    op = workload or _softmax()
-    return evaluate(
-        op, _mapping(tree, factors, op, homes), machine or _machine(), conventions=rules
-    )
-
-
-def _refused(sentence: str, tree: Node, factors: MappingABC[str, object], **rest: object) -> None:
-    with pytest.raises(MappingError) as error:
-        _cost(tree, factors, **rest)  # pyright: ignore[reportArgumentType]
-    assert str(error.value) == sentence
-
-
-def _calls(*names: str) -> tuple[Node, ...]:
-    return tuple(_call(n) for n in names)
-
-
-def _peak(cost: Cost, memory: str = "glb") -> tuple[float, dict[str, dict[str, float]]]:
-    """(needed bytes, bytes of each tensor by operation) in a memory."""
-    (use,) = (o for o in cost.occupancy if o.memory == memory)
-    held = {
-        name: {h.tensor: float(h.total_bytes) for h in moment}
-        for name, moment in zip(use.operations, use.moments, strict=True)
-    }
-    return float(use.needed_bytes), held
-
-
-FULL = {"M_comp": 8, "N_comp": 16, "K_comp": 4}
-"""All in one call."""
-
+from tests.jaxcomet.softmax_trees import (
+    FULL,
+    HOMES,
+    IN_PLACE,
+    RULES,
+    SOFTMAX,
+    call,
+    calls,
+    mapping_of,
+    peak,
+    priced,
+    r2v,
+    refused,
+    softmax,
+    steps,
+    units_along,
+)
 
 # -- the legal tree, and the five rules ------------------------------------------------------------
 
 
 def test_rows_in_steps_are_legal():
-    cost = _cost(_steps("M", *_calls(*SOFTMAX)), {"M_dram_t": 4, **FULL, "M_comp": 2})
+    cost = priced(steps("M", *calls(*SOFTMAX)), {"M_dram_t": 4, **FULL, "M_comp": 2})
     assert cost.feasible
     assert cost.reasons() == ()
     assert cost.root_traffic_bytes == cost.compulsory_bytes == 8 * 4 + 4 * 16 + 8 * 16
 
 
 def test_order_an_operand_is_made_before_it_is_read():
-    _refused(
+    refused(
         "mapping by-hand: exp reads D before it is made; put its maker before it",
-        _steps("M", *_calls("gemm", "exp", "rowmax", "rowsum", "div")),
+        steps("M", *calls("gemm", "exp", "rowmax", "rowsum", "div")),
         FULL,
     )
 
 
 def test_loops_a_reduction_ends_before_its_result_is_used():
-    tree = _steps("N", *_calls(*SOFTMAX))
-    _refused(
+    tree = steps("N", *calls(*SOFTMAX))
+    refused(
         "mapping by-hand: exp reads D inside a loop over N, along which rowmax is not finished "
         "before the loop's end",
         tree,
         {**FULL, "N_dram_t": 4, "N_comp": 4},
     )
     # a loop of one step harms nobody
-    assert _cost(tree, FULL).feasible
+    assert priced(tree, FULL).feasible
 
 
 def test_loops_a_contraction_ends_before_its_result_is_used():
-    _refused(
+    refused(
         "mapping by-hand: rowmax reads C inside a loop over K, along which gemm is not finished "
         "before the loop's end",
-        _steps("K", *_calls(*SOFTMAX)),
+        steps("K", *calls(*SOFTMAX)),
         {**FULL, "K_dram_t": 2, "K_comp": 2},
     )
 
@@ -165,7 +92,7 @@ def _spread(*combined: str) -> Node:
     """Columns over the units; the row results named are combined between them."""
     nodes: list[Node] = []
     for name in SOFTMAX:
-        nodes.append(_units("N", _call(name)))
+        nodes.append(units_along("N", call(name)))
         tensor, function = {"rowmax": ("D", "max"), "rowsum": ("G", "add")}.get(name, ("", ""))
         if tensor in combined:
             part = (Loop("M", ("M_comp",)),)
@@ -184,37 +111,37 @@ SPREAD = {**FULL, "N_dram_sx": 4, "N_comp": 4}
 def test_units_parts_are_combined_before_they_are_used(
     combined: tuple[str, ...], user: str, tensor: str
 ):
-    _refused(
+    refused(
         f"mapping by-hand: {user} uses {tensor}, of which each unit along N_dram_sx has a part "
         f"only; put an all_reduce of {tensor} before it",
         _spread(*combined),
         SPREAD,
-        machine=_machine(units=4),
+        machine=r2v(units=4),
     )
-    one = _cost(_spread(*combined), FULL, machine=_machine(units=4))
+    one = priced(_spread(*combined), FULL, machine=r2v(units=4))
     assert one.feasible
 
 
 def test_units_combined_parts_are_legal():
-    assert _cost(_spread("D", "G"), SPREAD, machine=_machine(units=4)).feasible
+    assert priced(_spread("D", "G"), SPREAD, machine=r2v(units=4)).feasible
 
 
 def test_units_a_result_is_not_left_in_parts():
     # the GEMM's contraction over the units, and nothing adds up
-    tree = Temporal("dram", (), _units("K", _call("gemm")))
+    tree = Temporal("dram", (), units_along("K", call("gemm")))
     workload = build(
         "product",
-        operations=(_softmax().operations[0],),
+        operations=(softmax().operations[0],),
         tensors=tuple(Tensor(name=n, dims=tuple(d), bits=8) for n, d in _SHAPES[:3]),
         sizes={"M": 8, "N": 16, "K": 4},
     )
-    _refused(
+    refused(
         "mapping by-hand: result C is left in parts on the units along K_dram_sx; put a reduce or "
         "an all_reduce of C after its maker",
         tree,
         {**FULL, "K_dram_sx": 4, "K_comp": 1},
         workload=workload,
-        machine=_machine(units=4),
+        machine=r2v(units=4),
         homes={},
     )
 
@@ -224,30 +151,30 @@ _SHAPES = (("A", "MK"), ("B", "KN"), ("C", "MN"))
 
 def test_place_a_value_is_read_on_the_units_that_made_it():
     nodes = [
-        _units("M" if name == "gemm" else "N", _call(name, "MKN" if name == "gemm" else "MN"))
+        units_along("M" if name == "gemm" else "N", call(name, "MKN" if name == "gemm" else "MN"))
         for name in SOFTMAX
     ]
-    _refused(
+    refused(
         "mapping by-hand: C is made by gemm on units spread by M_dram_sx and read in glb by rowmax "
         "on units spread by N_dram_sx; spread them alike, or put a gather, broadcast or all_to_all "
         "of C between",
         Temporal("dram", (), Group(tuple(nodes))),
         # every operation is covered without the units, so only the place is wrong
         {**FULL, "M_dram_sx": 1, "N_dram_sx": 1},
-        machine=_machine(units=4),
+        machine=r2v(units=4),
     )
 
 
 def test_place_a_value_is_handed_over_on_the_way_to_its_user():
     # a second buffer, to which no engine is connected
-    machine = _machine()
+    machine = r2v()
     glb = machine.memories["glb"]
     other = dataclasses.replace(glb, name="aside")
     both: dict[str, Memory] = {**machine.memories, "aside": other}
-    _refused(
+    refused(
         "mapping by-hand: C is handed over in aside, which is not on its way to gemm (dram > glb); "
         "expected dram or glb",
-        _steps("M", *_calls(*SOFTMAX)),
+        steps("M", *calls(*SOFTMAX)),
         FULL,
         machine=dataclasses.replace(machine, memories=both),
         homes={**HOMES, "C": "aside"},
@@ -255,26 +182,26 @@ def test_place_a_value_is_handed_over_on_the_way_to_its_user():
 
 
 def test_siblings_at_work_in_parallel_need_nothing_of_each_other():
-    body = (*_calls("gemm", "rowmax"), Group(_calls("exp", "rowsum"), "parallel"), _call("div"))
-    _refused(
+    body = (*calls("gemm", "rowmax"), Group(calls("exp", "rowsum"), "parallel"), call("div"))
+    refused(
         "mapping by-hand: rowsum reads F of exp, which runs beside it in a parallel group; bind "
         "them sequential or pipelined",
-        _steps("M", *body),
+        steps("M", *body),
         FULL,
     )
 
 
 def test_a_tree_that_leaves_out_an_operation_is_refused():
     for missing in SOFTMAX:
-        tree = _steps("M", *_calls(*(n for n in SOFTMAX if n != missing)))
+        tree = steps("M", *calls(*(n for n in SOFTMAX if n != missing)))
         factors = {n: FULL[n] for n in factor_names(tree) if n in FULL}
         with pytest.raises(MappingError) as error:
-            _mapping(tree, factors)
+            mapping_of(tree, factors)
         assert str(error.value) == (
             f"tree: runs {missing} of gemm-softmax 0 times; expected every operation once"
         )
     with pytest.raises(MappingError) as error:
-        _mapping(_steps("M", *_calls(*SOFTMAX, "div")), FULL)
+        mapping_of(steps("M", *calls(*SOFTMAX, "div")), FULL)
     assert str(error.value).startswith("tree: runs div of gemm-softmax 2 times")
 
 
@@ -282,9 +209,9 @@ def test_a_tree_that_leaves_out_an_operation_is_refused():
 
 
 def test_in_a_batch_only_the_rows_that_break_a_rule_are_infeasible():
-    tree = _steps("N", *_calls(*SOFTMAX))
+    tree = steps("N", *calls(*SOFTMAX))
     factors = {**FULL, "N_dram_t": np.array([1, 4, 1, 2]), "N_comp": np.array([16, 4, 16, 8])}
-    cost = _cost(tree, factors)
+    cost = priced(tree, factors)
     assert np.asarray(cost.feasible).tolist() == [True, False, True, False]
     assert cost.row(0).reasons() == ()
     assert cost.row(1).reasons() == (
@@ -296,10 +223,10 @@ def test_in_a_batch_only_the_rows_that_break_a_rule_are_infeasible():
 
 
 def test_in_a_batch_units_that_are_not_used_need_no_exchange():
-    spread = _cost(
+    spread = priced(
         _spread("G"),
         {**FULL, "N_dram_sx": np.array([4, 1]), "N_comp": np.array([4, 16])},
-        machine=_machine(units=4),
+        machine=r2v(units=4),
     )
     assert np.asarray(spread.feasible).tolist() == [False, True]
     # the exponentials of different maxima, and their sums, are of no use either
@@ -311,7 +238,7 @@ def test_in_a_batch_units_that_are_not_used_need_no_exchange():
 
 def _columns_outside(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> Plan:
     """A loop over the columns around all five operations."""
-    return Plan(_steps("MN", *_calls(*SOFTMAX)), dict(HOMES))
+    return Plan(steps("MN", *calls(*SOFTMAX)), dict(HOMES))
 
 
 def test_a_search_returns_no_illegal_mapping():
@@ -319,7 +246,7 @@ def test_a_search_returns_no_illegal_mapping():
     strategy = Strategy(name="columns-outside", options={}, plan=_columns_outside)
     for objective in ("latency", "energy"):
         found = enumerate_mappings(
-            _softmax(), _machine(), strategy, conventions=RULES, objective=objective
+            softmax(), r2v(), strategy, conventions=RULES, objective=objective
         )
         (space,) = found.searched
         # M in 4 ways over two factors, N in 5, K in none but its call
@@ -338,13 +265,13 @@ SIDE = {"M": 512, "N": 512, "K": 512}
 def test_one_loop_around_the_maximum_and_its_use_is_refused():
     """accelforge 1.0.489 at 128 KiB: n in 4 outermost; GEMM, max, exp, sum, normalise inside."""
     factors = {"N_dram_t": 4, "N_comp": 128, "M_comp": 512, "K_dram_t": 16, "K_comp": 32}
-    gemm = _steps("K", _call("gemm"))
-    _refused(
+    gemm = steps("K", call("gemm"))
+    refused(
         "mapping by-hand: exp reads D inside a loop over N, along which rowmax is not finished "
         "before the loop's end",
-        _steps("N", gemm, *_calls(*SOFTMAX[1:])),
+        steps("N", gemm, *calls(*SOFTMAX[1:])),
         factors,
-        workload=_softmax(**SIDE),
+        workload=softmax(**SIDE),
     )
 
 
@@ -354,17 +281,17 @@ def test_sibling_loops_need_the_whole_of_what_passes_between_them():
     Two sibling loops over n, in which it reserves a tile of C: 83,968 bytes. C and then F live as a
     whole from the first loop to the last use: 262,144 bytes of each.
     """
-    gemm = _steps("K", _call("gemm"))
-    tree = _steps(
+    gemm = steps("K", call("gemm"))
+    tree = steps(
         "M",
-        _steps("N", gemm, _call("rowmax")),
-        _steps("N", *_calls("exp", "rowsum")),
-        _steps("N", _call("div")),
+        steps("N", gemm, call("rowmax")),
+        steps("N", *calls("exp", "rowsum")),
+        steps("N", call("div")),
     )
     factors = {"N_dram_t": 4, "N_comp": 128, "M_comp": 512, "K_dram_t": 16, "K_comp": 32}
-    cost = _cost(tree, factors, _softmax(**SIDE), rules=IN_PLACE)
+    cost = priced(tree, factors, softmax(**SIDE), rules=IN_PLACE)
     assert not cost.feasible
-    needed, held = _peak(cost)
+    needed, held = peak(cost)
     streams = 512 * 32 + 32 * 128  # the tiles of A and B; H takes the place of F
     assert held["gemm"] == {"A": 512 * 32, "B": 32 * 128, "C": 512 * 512}
     assert held["rowmax"]["C"] == 512 * 512
@@ -373,7 +300,7 @@ def test_sibling_loops_need_the_whole_of_what_passes_between_them():
     (reason,) = cost.reasons()
     assert reason.startswith(f"glb: needs {needed:,.0f} bytes, has 131,072; during ")
     # with room for it, the same tree is fine and moves what it must
-    roomy = _cost(tree, factors, _softmax(**SIDE), _machine(1 << 20), rules=IN_PLACE)
+    roomy = priced(tree, factors, softmax(**SIDE), r2v(1 << 20), rules=IN_PLACE)
     assert roomy.feasible
 
 
@@ -404,24 +331,24 @@ def test_three_sibling_loops_of_a_layernorm_do_not_fit():
         ),
         sizes=SIDE,
     )
-    tree = _steps(
+    tree = steps(
         "M",
-        _steps("N", _steps("K", _call("gemm")), _call("mean", "MN")),
-        _steps("N", _call("variance", "MN")),
-        _steps("N", _call("normalize", "MN")),
+        steps("N", steps("K", call("gemm")), call("mean", "MN")),
+        steps("N", call("variance", "MN")),
+        steps("N", call("normalize", "MN")),
     )
     factors = {"M_dram_t": 2, "M_comp": 256, "N_dram_t": 4, "N_comp": 128}
     factors |= {"K_dram_t": 16, "K_comp": 32}
     homes = dict.fromkeys("CUG", "glb")
-    cost = _cost(tree, factors, workload, homes=homes, rules=IN_PLACE)
+    cost = priced(tree, factors, workload, homes=homes, rules=IN_PLACE)
     assert not cost.feasible
     # C's 256 x 512 alone fill the 131,072 bytes; A and B need room, too
-    needed, held = _peak(cost)
+    needed, held = peak(cost)
     assert held["gemm"] == {"A": 256 * 32, "B": 32 * 128, "C": 131_072}
     assert needed > 131_072
     # half the rows fit
     half = {**factors, "M_dram_t": 4, "M_comp": 128}
-    assert _cost(tree, half, workload, homes=homes, rules=IN_PLACE).feasible
+    assert priced(tree, half, workload, homes=homes, rules=IN_PLACE).feasible
 
 
 ROW = {"M": 1, "N": 65_536, "K": 32}
@@ -434,8 +361,8 @@ def test_a_row_longer_than_the_buffer_cannot_stay_in_it():
         ("fused-gemm-distsm", {}),
     ):
         found = enumerate_mappings(
-            _softmax(**ROW),
-            _machine(16_384),
+            softmax(**ROW),
+            r2v(16_384),
             strategies.get("gemm-softmax", strategy),
             options=options,
             conventions=IN_PLACE,
@@ -456,10 +383,10 @@ def test_a_row_longer_than_the_buffer_goes_through_dram():
         (Loop("N", ("N_gemm_t",)),),
         Temporal("glb", (), Compute("gemm", product)),
     )
-    tree = Group((gemm, *(_steps("MN", node) for node in _calls(*SOFTMAX[1:]))))
+    tree = Group((gemm, *(steps("MN", node) for node in calls(*SOFTMAX[1:]))))
     factors = {"N_gemm_t": 256, "N_gemm_comp": 256, "K_comp": 32}  # 8 KiB of B at a time
     factors |= {"N_dram_t": 16, "N_comp": 4096}  # a piece of the row for each vector operation
-    cost = _cost(tree, factors, _softmax(**ROW), _machine(16_384), homes={})
+    cost = priced(tree, factors, softmax(**ROW), r2v(16_384), homes={})
     assert cost.feasible
     n = 65_536
     # A, B, C out; C in, D out; C and D in, F out; F in, G out; F and G in, H out
@@ -505,7 +432,7 @@ def _flash_refused(
 
 
 def test_flash_divides_after_the_last_block_of_keys():
-    machine = _machine()
+    machine = r2v()
     flash = strategies.get("attention", "flash")
     plan = flash.planned(ATTENTION, machine)
     # rows: sequential group of (loop over key blocks, normalize)
@@ -531,7 +458,7 @@ def test_flash_divides_after_the_last_block_of_keys():
 
 
 def test_flash_with_keys_on_several_units_needs_one_maximum():
-    machine = _machine(units=4)
+    machine = r2v(units=4)
     flash = strategies.get("attention", "flash")
     plan = flash.planned(ATTENTION, machine, spread="keys")
     (exchange,) = (
@@ -551,66 +478,3 @@ def test_flash_with_keys_on_several_units_needs_one_maximum():
         "mapping by-hand: runmax uses X, of which each unit along N_dram_sx, N_dram_sy has a "
         "part only; put an all_reduce of X before it",
     )
-
-
-# -- what is held ----------------------------------------------------------------------------------
-
-
-def test_a_tensor_that_is_reduced_and_read_again_is_held_whole():
-    # blocks of 2 rows; the maximum and the exponentials walk over the columns in 4 steps each, so
-    # between the two all 16 columns of the 2 rows are there, not the 4 of a step
-    def vector(name: str) -> Node:
-        loops = (Loop("N", ("N_glb_t",)),)
-        return Temporal("glb", loops, Compute(name, (Loop("M", ("M_comp",)), Loop("N", ("N_v",)))))
-
-    gemm = Temporal(
-        "glb",
-        (),
-        Compute("gemm", (Loop("M", ("M_comp",)), Loop("K", ("K_comp",)), Loop("N", ("N_comp",)))),
-    )
-    tree = _steps("M", gemm, *(vector(n) for n in SOFTMAX[1:]))
-    factors = {"M_dram_t": 4, "M_comp": 2, "K_comp": 4, "N_comp": 16, "N_glb_t": 4, "N_v": 4}
-    needed, held = _peak(_cost(tree, factors))
-    # inputs and output stream through, with a place for the whole run: A 2 x 4, B 4 x 16, H 2 x 16
-    streams = {"A": 8, "B": 64, "H": 32}
-    assert held == {
-        "gemm": {**streams, "C": 32},
-        "rowmax": {**streams, "C": 32, "D": 2},
-        "exp": {**streams, "C": 32, "D": 2, "F": 32},
-        "rowsum": {**streams, "F": 32, "G": 2},
-        "div": {**streams, "F": 32, "G": 2},
-    }
-    assert needed == 8 + 64 + 32 + 32 + 2 + 32
-
-
-def test_in_place_a_result_takes_the_room_of_an_operand_that_nobody_reads_later():
-    tree = _steps("M", *_calls(*SOFTMAX))
-    factors = {"M_dram_t": 4, **FULL, "M_comp": 2}
-    apart, _ = _peak(_cost(tree, factors))
-    assert apart == 8 + 64 + 32 + (32 + 2 + 32)
-    together, held = _peak(_cost(tree, factors, rules=IN_PLACE))
-    # exp writes F over C, the division writes H over F: one matrix of 2 x 16 at any time
-    for name in ("gemm", "rowmax", "exp", "rowsum"):
-        assert sum(v for t, v in held[name].items() if t in "CFH") == 32
-    assert together == 8 + 64 + (32 + 2)
-
-
-def test_in_place_never_where_the_operand_is_read_again():
-    # LayerNorm's square F may not take the room of the difference E, which the division reads
-    workload = gemm_layernorm(8, 16, 4, vector_bits=8)
-    strategy = strategies.get("gemm-layernorm", "fused-gemm-distln")
-    mapping = strategy.build(workload, _machine(), {"M_dram_t": 4, **FULL, "M_comp": 2})
-    _, held = _peak(evaluate(workload, mapping, _machine(), conventions=IN_PLACE))
-    matrices = {n: sorted(t for t in m if t in "CEFH") for n, m in held.items()}
-    assert matrices["square"] == ["E", "F"]
-    assert matrices["squaresum"] == ["E", "F"]
-
-
-def test_in_place_not_where_the_result_is_wider():
-    # F of 16 bits cannot take the room of C of 8 bits
-    workload = gemm_softmax(8, 16, 4, fused_exp=True)
-    tree = _steps("M", *_calls(*SOFTMAX))
-    factors = {"M_dram_t": 4, **FULL, "M_comp": 2}
-    _, held = _peak(_cost(tree, factors, workload, rules=IN_PLACE))
-    assert {"C", "F"} <= set(held["exp"])
-    assert held["exp"]["F"] == 2 * 32

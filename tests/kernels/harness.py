@@ -62,8 +62,9 @@ def reference(
     """The same in float64, of the same rounded arguments."""
     with enable_x64(True):
         wide = {name: jnp.asarray(value, jnp.float64) for name, value in arguments.items()}
-        value, pull = jax.vjp(lambda arguments: function(**arguments), wide)
-        (gradients,) = pull(jnp.asarray(cotangent, jnp.float64))
+        value, gradients = value_and_gradients(
+            function, wide, jnp.asarray(cotangent, jnp.float64), unoptimized=True
+        )
         return np.asarray(value), {name: np.asarray(grad) for name, grad in gradients.items()}
 
 

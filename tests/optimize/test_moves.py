@@ -53,7 +53,7 @@ def test_moves_of_a_power_of_two_are_those_of_one_prime_factor():
 
 
 def _problem(limit: int) -> Problem:
-    op, machine = gemm(64, 64, 64), load("r2", [("memory.glb.capacity", "4 KiB")])
+    op, machine = gemm(16, 16, 16), load("r2", [("memory.glb.capacity", "300 B")])
     strategy = strategies.get("gemm", "tiled")
     parts = [
         way(op, machine, strategy, {}, {"dram": order}).parts(op, machine)[0]
@@ -62,13 +62,14 @@ def _problem(limit: int) -> Problem:
     return Problem(parts, "energy", limit=limit)
 
 
+@pytest.mark.slow
 def test_one_chain_ends_where_no_single_move_is_better():
-    problem = _problem(1500)
+    problem = _problem(400)
     rng = np.random.default_rng(3)
     with pytest.raises(BudgetSpentError):
         for _ in local_search(problem, rng, chains=1):
             pass
-    assert problem.evaluated == 1500
+    assert problem.evaluated == 400
     around = Moves(problem).neighbours(problem.point, rng)
     assert {tuple(p[:1]) for p in around} == {(0,), (1,), (2,)}  # to the other trees as well
     assert not (problem._scored(around)[:, 0] < problem.best[0] - 1e-9).any()
@@ -86,7 +87,7 @@ def test_the_budget_is_kept_to_the_last_evaluation():
 
 def test_what_does_not_fit_is_behind_all_that_does_by_its_pressure():
     problem = _problem(10_000)
-    points = problem.random(np.random.default_rng(1), 4_000)
+    points = problem.random(np.random.default_rng(1), 2_000)
     prices = problem.price(points)
     order = np.argsort(problem.score(points)[:, 0], kind="stable")
     fits = (prices.pressure <= 1.0)[order]

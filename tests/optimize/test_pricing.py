@@ -11,7 +11,7 @@ from jaxcomet.optimize.space import Scope
 from jaxcomet.optimize.ways import Way, way
 
 EDGE = load("edge")
-OP = gemm_softmax(8, 64, 16)
+OP = gemm_softmax(2, 64, 4)
 
 
 def _way(name: str = "fused-gemm-distsm", scope: Scope | None = None) -> Way:

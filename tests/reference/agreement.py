@@ -1,7 +1,7 @@
 """Random mappings held against the walks: what the tests of `cycle_walk` and `value_walk` run.
 
 One idea: in the test run every call of jaxcomet is checked against its annotations, which makes one
-evaluation of one mapping a hundred times slower. These functions are plain, take plain arguments
+evaluation of one mapping several times slower. These functions are plain, take plain arguments
 and return texts, so that the tests can run them in a process of its own (`apart`), unchecked.
 """
 

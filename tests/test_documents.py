@@ -23,6 +23,7 @@ NAMES = (
     "attention",
     "legality",
     "kernels",
+    "search",
 )
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 ALL = [*PAGES, *(p for p in sorted((ROOT / "docs").glob("*.md")) if p not in PAGES)]

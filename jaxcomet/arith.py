@@ -35,7 +35,7 @@ _SNAP = 2.0 * float(np.finfo(np.float64).eps)
 
 def _snap(quotient: Number) -> float:
     # A quotient of whole numbers that divide may come out a unit in the last place off.
-    if isinstance(quotient, float):
+    if isinstance(quotient, float | int):
         return _SNAP
     return 2.0 * float(np.finfo(quotient.dtype).eps)
 

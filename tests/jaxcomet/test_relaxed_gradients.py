@@ -456,7 +456,8 @@ def test_resources_that_tie_share_the_time():
         np.testing.assert_allclose(times[cases], 6 * 144.0, rtol=1e-12)
         # times are work over rate: d time / d log rate is minus the resource's share
         shares = {n: -rates[n] * slope[n] for n in rates}
-        np.testing.assert_allclose(sum(shares.values())[cases], times[cases], rtol=1e-12)
+        whole = np.sum(list(shares.values()), axis=0)
+        np.testing.assert_allclose(whole[cases], times[cases], rtol=1e-12)
         for case in cases:
             assert {n for n, share in shares.items() if share[case] > 0.0} == tied[case]
 

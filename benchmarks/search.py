@@ -1,6 +1,6 @@
 """What gradients add to the search for a mapping, and what they do not.
 
-    python benchmarks/search.py --out search.json --figure search.png
+    python benchmarks/search.py --out search.json
 
 Four measurements, each against its rivals in the same run; raw samples, versions, device, commit
 and date go to the JSON.
@@ -319,7 +319,6 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--figure", type=Path)
     parser.add_argument("--only", choices=("hits", "gaps", "speed", "cold"))
     parser.add_argument("--objective", default="latency", choices=("latency", "energy", "edp"))
     given = parser.parse_args()

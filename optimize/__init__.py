@@ -1,4 +1,4 @@
-"""Search for the best mapping over the model: every mapping of a space, priced exactly."""
+"""Search for the best mapping: enumerated and proven, or by gradients and local moves; bounds."""
 
 if not __name__.startswith("jaxcomet."):
     raise ImportError(f"import jaxcomet.{__name__}, not {__name__}")
@@ -17,6 +17,9 @@ from jaxcomet.optimize.pricing import (
 )
 from jaxcomet.optimize.pricing import (
     Objective as Objective,
+)
+from jaxcomet.optimize.result import (
+    ImpossibleError as ImpossibleError,
 )
 from jaxcomet.optimize.result import (
     MapResult as MapResult,

@@ -6,7 +6,6 @@ Both have the same exact scores and the same counted budget as the other searche
 import warnings
 from collections.abc import Iterator
 
-import cma
 import numpy as np
 
 from jaxcomet.optimize.problem import Problem
@@ -36,6 +35,8 @@ def cma_es(problem: Problem, rng: np.random.Generator) -> Iterator[None]:
     Raises:
       BudgetSpentError: the evaluations are spent.
     """
+    import cma  # draws in scipy.stats and pyplot, a second that no other search should wait
+
     rounding = Rounding(problem)
     dims = max(2, rounding.dims)  # the package refuses one dimension
     while True:

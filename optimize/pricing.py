@@ -191,8 +191,9 @@ class Part:
     def _priced(self, mapping: Mapping, shape: tuple[int, ...], compiled: bool = False) -> Prices:
         if compiled:
             with enable_x64(True):
+                workload, machine = self._arrays
                 found = _compiled_prices(
-                    *self._arrays, mapping, self._machine_arrays, self.conventions, self.max_units
+                    workload, mapping, machine, self.conventions, self.max_units
                 )
             prices = jax.device_get(found)
         else:
@@ -203,12 +204,10 @@ class Part:
         return Prices(*(np.broadcast_to(x, shape) for x in prices))
 
     @cached_property
-    def _arrays(self) -> tuple[CompoundOp]:
-        return (jax.tree.map(np.float64, self.workload),)
-
-    @cached_property
-    def _machine_arrays(self) -> Machine:
-        return jax.tree.map(np.float64, dataclasses.replace(self.machine, name=""))
+    def _arrays(self) -> tuple[CompoundOp, Machine]:
+        """Leaves as arrays and no machine name: other numbers compile nothing."""
+        nameless = dataclasses.replace(self.machine, name="")
+        return jax.tree.map(np.float64, (self.workload, nameless))
 
     # -- slabs -----------------------------------------------------------------------------------
 
@@ -281,11 +280,12 @@ class Part:
         if not self.is_large:
             return best_of(self.slab(start), objective)
         factors, _, count = self._slab(start)
+        workload, machine = self._arrays
         with enable_x64(True):
             found = _slab_best(
-                *self._arrays,
+                workload,
                 self.with_factors(factors),
-                self._machine_arrays,
+                machine,
                 self.conventions,
                 self.max_units,
                 objective,

@@ -29,6 +29,7 @@ class Problem:
       with_front: keep the mappings that no other beats in latency and energy.
       limit: evaluations allowed.
       evaluated: evaluations made.
+      feasible: those of a mapping that fits.
       best: (score, second metric) of the best point.
       point: the best point: variant, then the row of each axis.
       front: latency, energy and point of the front.
@@ -39,6 +40,7 @@ class Problem:
     with_front: bool = False
     limit: int = 0
     evaluated: int = 0
+    feasible: int = 0
     best: tuple[float, float] = (np.inf, np.inf)
     point: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     front: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
@@ -90,6 +92,7 @@ class Problem:
     def _scored(self, points: np.ndarray) -> np.ndarray:
         prices = self.price(points)
         fits = prices.pressure <= 1.0
+        self.feasible += int(fits.sum())
         first, second = objective_keys(self.objective, prices.latency_cycles, prices.energy_pj)
         first = np.where(fits, first, _MISFIT * prices.pressure)
         at = np.lexsort((second, first))[0]

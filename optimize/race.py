@@ -7,7 +7,7 @@ are problems of their own which one evaluation, of a whole mapping, prices side 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -77,7 +77,6 @@ class _Entrant:
 
     ways: Sequence[tuple[Way, float]]
     problems: Sequence[Problem]
-    steps: list[Iterator[None] | None] = field(default_factory=list)
 
     @property
     def evaluated(self) -> int:
@@ -158,16 +157,15 @@ class _Race:
             problem.limit = entrant.evaluated + evaluations
         rngs = self._rng.spawn(len(entrant.problems))
         running = [
-            method(name, p, rng, evaluations, seeds)
-            for p, rng in zip(entrant.problems, rngs, strict=True)
+            (problem, method(name, problem, rng, evaluations, seeds))
+            for problem, rng in zip(entrant.problems, rngs, strict=True)
         ]
         while running and not self._clock.over():
             before = entrant.evaluated
             # the one behind goes on, so that all are priced side by side
-            behind = min(range(len(running)), key=lambda i: entrant.problems[i].evaluated)
-            behind = running[behind] if len(running) == len(entrant.problems) else running[0]
+            behind = min(running, key=lambda r: r[0].evaluated)
             try:
-                next(behind)
+                next(behind[1])
             except (BudgetSpentError, StopIteration):
                 running.remove(behind)
             self._note(entrant, entrant.evaluated - before)
@@ -242,7 +240,14 @@ def _results(task: Task, entrant: _Entrant) -> list[tuple[Way, float, Best | Non
         strategy=way.label,
         mapping=mapping,
         cost=cost,
-        searched=(Searched(size=entrant.size, evaluated=entrant.evaluated, feasible=0),),
+        # an evaluation is of a whole mapping: it fits, at most, as often as each of its parts does
+        searched=(
+            Searched(
+                size=entrant.size,
+                evaluated=entrant.evaluated,
+                feasible=min(p.feasible for p in entrant.problems),
+            ),
+        ),
         objective=task.objective,
         proven=False,
         pressure=float(pressure_of(cost, task.scope.max_units)),

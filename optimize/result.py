@@ -20,6 +20,21 @@ class SearchError(ValueError):
     """A search that cannot start; the message says which argument, and what is allowed."""
 
 
+class ImpossibleError(SearchError):
+    """No strategy asked for can map the workload on the machine, within the scope.
+
+    Attributes:
+      reasons: why each way cannot, each reason once.
+    """
+
+    def __init__(self, workload: str, machine: str, reasons: tuple[str, ...]) -> None:
+        """The message names the first two reasons."""
+        more = f" (and {len(reasons) - 2} more)" if len(reasons) > 2 else ""
+        shown = "; ".join(reasons[:2]) + more
+        super().__init__(f"{workload}: no strategy is possible on {machine}: {shown}")
+        self.reasons = reasons
+
+
 @dataclass(frozen=True, kw_only=True)
 class WayResult:
     """What became of one way (a strategy with options and loop orders).

@@ -23,7 +23,7 @@ from jaxcomet.optimize.bounds import Bound, plan_bound, workload_bound
 from jaxcomet.optimize.pricing import OBJECTIVES, Objective
 from jaxcomet.optimize.proof import enumerate_ways
 from jaxcomet.optimize.race import race
-from jaxcomet.optimize.result import MapResult, SearchError, WayResult
+from jaxcomet.optimize.result import ImpossibleError, MapResult, SearchError, WayResult
 from jaxcomet.optimize.space import TILES, UNITS, Scope, Tiles, Units
 from jaxcomet.optimize.task import Clock, Counter, Task, outcome
 from jaxcomet.optimize.ways import TRIED, LoopOrders, Way, candidates, ways
@@ -96,7 +96,8 @@ def map(
       fits, the mapping nearest to fitting: `MapResult.reasons` says what it lacks.
 
     Raises:
-      SearchError: an argument that cannot be, or no way to map the workload on this machine.
+      SearchError: an argument that cannot be; `ImpossibleError`: no way to map the workload on this
+        machine.
       MappingError: an unknown strategy or option.
 
     Example:
@@ -301,10 +302,8 @@ def _task(
             bounds[kind] = _bound(workload, machine, one, conventions).of(objective)
         possible.append((bounds[kind], one))
     if not possible:
-        different = list(dict.fromkeys(r.refusal for r in refused))
-        more = f" (and {len(different) - 2} more)" if len(different) > 2 else ""
-        reasons = "; ".join(different[:2]) + more
-        raise SearchError(f"{workload.name}: no strategy is possible on {machine.name}: {reasons}")
+        reasons = tuple(dict.fromkeys(r.refusal for r in refused))
+        raise ImpossibleError(workload.name, machine.name, reasons)
     possible.sort(key=lambda p: p[0])
     task = Task(
         workload=workload,

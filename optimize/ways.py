@@ -22,6 +22,7 @@ from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import (
     Mapping,
+    MappingError,
     Node,
     Spatial,
     Temporal,
@@ -30,7 +31,7 @@ from jaxcomet.mapping import (
     walk,
 )
 from jaxcomet.optimize.pricing import Part
-from jaxcomet.optimize.space import EVERYTHING, Scope, Space, spaces
+from jaxcomet.optimize.space import EVERYTHING, ConstraintError, Scope, Space, spaces
 from jaxcomet.rewrite import rewritten
 from jaxcomet.strategies import Plan, Strategy
 from jaxcomet.workload import CompoundOp
@@ -210,7 +211,7 @@ def ways(
                     if form not in seen:
                         seen.append(form)
                         found.append(one)
-            except ValueError as error:  # MappingError, ConstraintError
+            except (MappingError, ConstraintError) as error:
                 found.append(Way(strategy=strategy, options=options, refusal=str(error)))
     return tuple(found)
 

@@ -193,7 +193,7 @@ def rank(
             impossible[strategy.name] = found
     if not chosen:
         reasons = "; ".join(dict.fromkeys(impossible.values()))
-        raise InputError(f"{_impossible(workload, machine)}{reasons}")
+        raise InputError(f"{workload.name}: no strategy is possible on {machine.name}: {reasons}")
     ranked = sorted((e for e in chosen if e.feasible), key=lambda e: e.key(setting.objective))
     return Ranking(
         setting=setting,
@@ -202,11 +202,6 @@ def rank(
         infeasible=tuple(e for e in chosen if not e.feasible),
         impossible=impossible,
     )
-
-
-def _impossible(workload: CompoundOp, machine: Machine) -> str:
-    """How the message of a search starts that has nothing to search."""
-    return f"{workload.name}: no strategy is possible on {machine.name}: "
 
 
 def _search(
@@ -233,8 +228,8 @@ def _search(
         )
     except MappingError as error:  # a value that other strategies have
         return str(error)
-    except optimize.SearchError as error:
-        return str(error).removeprefix(_impossible(workload, machine))
+    except optimize.ImpossibleError as error:
+        return "; ".join(error.reasons)
     if found.stopped == "interrupted":
         raise KeyboardInterrupt
     return Entry(

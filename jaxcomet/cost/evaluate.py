@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,8 @@ from jaxcomet.hardware.machine import Machine, MatrixEngine
 from jaxcomet.mapping import Mapping
 from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp
+
+_Result = TypeVar("_Result")
 
 HOST_BATCH = 1 << 17
 """Mappings up to which a batch runs on NumPy: about as many as it prices while one program would be
@@ -138,6 +140,18 @@ def _as_host(x: Any) -> float | np.ndarray:
     return float(x) if np.ndim(x) == 0 else np.asarray(x, np.float64)
 
 
+def _run_on_host(
+    function: Callable[[CompoundOp, Mapping, Machine, Conventions], _Result],
+    workload: CompoundOp,
+    mapping: Mapping,
+    machine: Machine,
+    conventions: Conventions,
+) -> _Result:
+    host = jax.tree.map(_as_host, (workload, mapping, machine))
+    with np.errstate(all="ignore"):  # `select` drops what was divided by zero
+        return function(host[0], host[1], host[2], conventions)
+
+
 def _traced(*trees: Any) -> bool:
     return any(is_traced(x) for x in jax.tree.leaves(trees))
 
@@ -192,9 +206,7 @@ def evaluate(
         return cost_of(workload, mapping, machine, conventions)
     if _on_host(jax.tree.leaves((workload, mapping, machine))):
         # floats and NumPy arrays are float64 already, and there is nothing to compile
-        host = jax.tree.map(_as_host, (workload, mapping, machine))
-        with np.errstate(all="ignore"):  # `select` drops what was divided by zero
-            return cost_of(host[0], host[1], host[2], conventions)
+        return _run_on_host(cost_of, workload, mapping, machine, conventions)
     with enable_x64(True):
         cost = _cost(*_concrete(workload, mapping, machine), conventions)
     # NumPy keeps float64 outside the context, where jax would not
@@ -219,9 +231,7 @@ def evaluate_totals(
     if _traced(workload, mapping, machine):
         return totals_of(workload, mapping, machine, conventions)
     if _on_host(jax.tree.leaves((workload, mapping, machine))):
-        host = jax.tree.map(_as_host, (workload, mapping, machine))
-        with np.errstate(all="ignore"):
-            return totals_of(host[0], host[1], host[2], conventions)
+        return _run_on_host(totals_of, workload, mapping, machine, conventions)
     with enable_x64(True):
         totals = _totals(*_concrete(workload, mapping, machine), conventions)
     return jax.device_get(totals)

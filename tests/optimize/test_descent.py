@@ -53,8 +53,9 @@ def test_seeds_go_down_and_keep_to_the_extents_and_into_the_memory(problem: Prob
         np.testing.assert_allclose(np.asarray(logs).sum(axis=1), total, rtol=1e-5)
     value, excess = (np.asarray(x) for x in function.values(state.logs))
     start, too_much = (np.asarray(x) for x in function.values(tuple(map(jnp.asarray, before))))
-    assert (too_much > 0).any()  # some did not fit
-    assert (excess < 0.25).all()  # a quarter more than there is, at most, before rounding
+    outside = too_much > 0
+    assert outside.any()  # some did not fit
+    assert (excess[outside] < too_much[outside]).all()
     fitting = too_much <= 0
     assert (value[fitting] <= start[fitting] + 1e-3).all()
     assert np.median(value) < np.median(start)
@@ -89,4 +90,8 @@ def test_gradients_and_scores_are_both_counted_and_the_best_is_exact(problem: Pr
     assert price.pressure[0] <= 1.0
     slabs = [p.slab_best(s, "energy") for p in one.parts for s in p.slab_starts()]
     optimum = min(s.first for s in slabs)
-    assert optimum <= one.best[0] <= 1.1 * optimum
+    # 400 draws miss the best share q of a space with probability (1 - q)**400, 1 % for q = 1.14 %
+    prices = [p.slab(s) for p in one.parts for s in p.slab_starts()]
+    every = np.concatenate([np.where(x.pressure <= 1.0, x.energy_pj, np.inf) for x in prices])
+    drawn = np.sort(every)[int(0.0114 * len(every))]
+    assert optimum <= one.best[0] < drawn

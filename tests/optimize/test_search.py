@@ -12,17 +12,29 @@ import pytest
 
 from jaxcomet import attention, evaluate, gemm, gemm_softmax, optimize
 from jaxcomet.cost import conventions
-from jaxcomet.hardware import load
+from jaxcomet.hardware import Machine, load
 from jaxcomet.mapping import MappingError
 from jaxcomet.optimize import ConstraintError, MapResult, SearchError, search
 from jaxcomet.optimize.enumeration import enumerate_way
 from jaxcomet.optimize.pricing import OBJECTIVES, Objective
 from jaxcomet.optimize.space import spaces
 from jaxcomet.optimize.ways import candidates, ways
+from jaxcomet.workload import CompoundOp
 
 EDGE = load("edge")
 SMALL = gemm_softmax(4, 64, 8)
 STEADY = conventions("roofline", row_partials="free", in_place="elementwise")
+
+
+def _median(op: CompoundOp, machine: Machine) -> float:
+    """Median latency of all mappings of all ways, those that do not fit being behind all."""
+    found = []
+    for one in ways(op, machine, candidates(op.name, search.OPTIONS)):
+        (part,) = one.parts(op, machine)
+        for start in part.slab_starts():
+            prices = part.slab(start)
+            found.append(np.where(prices.pressure <= 1.0, prices.latency_cycles, np.inf))
+    return float(np.median(np.concatenate(found)))
 
 
 def _exact(result: MapResult) -> tuple[float, float]:
@@ -138,7 +150,7 @@ def test_a_search_that_does_not_enumerate_keeps_to_its_budget(method: search.Met
     assert latency == result.value
     assert energy == result.cost.energy_pj
     best = optimize.map(op, machine)
-    assert best.value <= result.value <= 4.0 * best.value
+    assert best.value <= result.value <= _median(op, machine)  # of 80 draws none misses the half
     again = optimize.map(op, machine, method=method, budget=80, key=5)
     assert again.mapping == result.mapping
     assert again.history == result.history

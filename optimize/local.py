@@ -23,7 +23,6 @@ def local_search(
     *,
     chains: int,
     starts: np.ndarray | None = None,
-    moves: Moves | None = None,
 ) -> Iterator[None]:
     """Searches until the evaluations are spent; yields after each batch of them.
 
@@ -32,12 +31,11 @@ def local_search(
       rng: source of all randomness.
       chains: chains side by side.
       starts: points at which the first chains start, shape (points, 1 + axes); random ones follow.
-      moves: the problem's moves, if they are known.
 
     Raises:
       BudgetSpentError: the evaluations are spent.
     """
-    moves = moves or Moves(problem)
+    moves = Moves(problem)
     waiting = [] if starts is None else list(starts)
 
     def fresh() -> np.ndarray:

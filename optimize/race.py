@@ -15,7 +15,6 @@ from jaxcomet.optimize.baselines import cma_es, random_search
 from jaxcomet.optimize.descent import descend
 from jaxcomet.optimize.enumeration import Best, Searched, best_sum, exact_cost
 from jaxcomet.optimize.local import chains_for, local_search
-from jaxcomet.optimize.moves import Moves
 from jaxcomet.optimize.pricing import Part, pressure_of
 from jaxcomet.optimize.problem import BudgetSpentError, Problem
 from jaxcomet.optimize.task import Answer, Clock, Counter, Task, answer
@@ -66,9 +65,7 @@ def gradient_then_local(
     starts = [problem.point] if len(problem.point) else []
     starts += [p for p in kept if not any(np.array_equal(p, s) for s in starts)]
     chains = chains_for(evaluations)
-    yield from local_search(
-        problem, rng, chains=chains, starts=np.array(starts[: 2 * chains]), moves=Moves(problem)
-    )
+    yield from local_search(problem, rng, chains=chains, starts=np.array(starts[: 2 * chains]))
 
 
 @dataclass

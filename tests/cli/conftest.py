@@ -107,9 +107,7 @@ def first_mapping(monkeypatch: pytest.MonkeyPatch) -> None:
         }
         costs = {i: a for i, a in answers.items() if not isinstance(a, MappingError)}
         if not costs:
-            raise optimize.SearchError(
-                f"{workload.name}: no strategy is possible on {machine.name}: {answers[0]}"
-            )
+            raise optimize.ImpossibleError(workload.name, machine.name, (str(answers[0]),))
 
         def rank(position: int) -> tuple[object, ...]:
             cost = costs[position][1]

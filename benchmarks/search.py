@@ -42,7 +42,7 @@ from jaxcomet.optimize.pricing import Objective, Part, Prices, best_of
 from jaxcomet.optimize.problem import BudgetSpentError, Problem
 from jaxcomet.optimize.race import method, seeds_for
 from jaxcomet.optimize.rounding import Rounding
-from jaxcomet.optimize.ways import TRIED, candidates, ways
+from jaxcomet.optimize.ways import candidates, ways
 from jaxcomet.workload import CompoundOp
 
 METHODS = ("random", "cma", "local", "gradient only", "gradient")
@@ -107,8 +107,7 @@ def problems(
     loop_orders: str = "fixed",
 ) -> dict[str, Tabled]:
     """The spaces of a workload that are searched apart, by strategy and part."""
-    tried = TRIED if loop_orders == "fixed" else tuple(t for t in TRIED if t != "order")
-    chosen = candidates(workload.name, options, names, tried)
+    chosen = candidates(workload.name, options, names)
     groups: dict[object, list[Part]] = {}
     labels: dict[object, str] = {}
     for way in ways(workload, machine, chosen, loop_orders=loop_orders):  # pyright: ignore[reportArgumentType]

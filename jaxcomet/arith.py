@@ -188,6 +188,14 @@ def floor(x: Number) -> Number:
 
 def _alike(first: Number, second: Number) -> tuple[jax.Array, jax.Array]:
     """Two numbers as arrays of one shape and type."""
+    # the usual cases without the operations of the general one, which a float that jax
+    # differentiates by needs
+    plain = isinstance(first, jax.Array) and not first.weak_type
+    if plain and jnp.issubdtype(first.dtype, jnp.floating):
+        if isinstance(second, float):
+            return first, jax.lax.full_like(first, second)
+        if isinstance(second, jax.Array) and first.aval == second.aval:
+            return first, second
     kind = jax.dtypes.canonicalize_dtype(jnp.result_type(first, second))
     shape = jnp.broadcast_shapes(jnp.shape(first), jnp.shape(second))
     a, b = (jnp.broadcast_to(jnp.asarray(x, dtype=kind), shape) for x in (first, second))
@@ -205,7 +213,9 @@ def _larger_jvp(
 ) -> tuple[jax.Array, jax.Array]:
     # that of jnp.maximum, in half the operations: a gradient of the model has hundreds of these
     (a, b), (da, db) = primals, tangents
-    share = jnp.where(a > b, 1.0, jnp.where(a < b, 0.0, 0.5)).astype(a.dtype)
+    none, half, whole = (jax.lax.full_like(a, x) for x in (0.0, 0.5, 1.0))
+    at_most = jax.lax.select(jax.lax.lt(a, b), none, half)
+    share = jax.lax.select(jax.lax.gt(a, b), whole, at_most)
     return _larger(a, b), db + share * (da - db)
 
 

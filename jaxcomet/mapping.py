@@ -74,12 +74,20 @@ class Temporal:
       body: what one step runs.
       rotates: tensors of which each unit of this level holds one tile of these loops at a time:
         the tiles come from a neighbouring unit (a ``permute``), not again from the level above.
+      streams: tensors whose tiles move in these steps alone, while the tiles of the others stay
+        for all of them: those move at the node of the same level further out. Empty: all tensors
+        move here.
     """
 
     level: str
     loops: tuple[Loop, ...]
     body: "Node"
     rotates: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
+
+    def moves(self, tensor: str) -> bool:
+        """Whether tiles of a tensor move in these steps."""
+        return not self.streams or tensor in self.streams
 
 
 @dataclass(frozen=True)
@@ -467,6 +475,8 @@ def describe(node: Node, factors: MappingABC[str, Number], indent: int = 0) -> s
     match node:
         case Temporal():
             text = f"{pad}{node.level}: {loops(node.loops, 'for') or 'once'}"
+            if node.streams:
+                text += f" (tiles of {', '.join(node.streams)} alone)"
         case Spatial():
             along = [s for s in (loops(node.x, "x:"), loops(node.y, "y:")) if s]
             text = f"{pad}spread over {node.level} units: {', '.join(along) or 'one unit'}"

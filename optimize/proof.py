@@ -5,9 +5,7 @@ mapping so far is skipped, because it cannot hold a better one.
 """
 
 import os
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -58,7 +56,6 @@ def enumerate_ways(task: Task, clock: Clock, counter: Counter) -> Answer:
                 else:
                     possible.append((way, bound))
             futures = [pool.submit(price, way) for way, _ in possible]
-            _finish(futures, clock)
             for (way, bound), future in zip(possible, futures, strict=True):
                 found = future.result()
                 results.append((way, bound, found))
@@ -72,12 +69,3 @@ def enumerate_ways(task: Task, clock: Clock, counter: Counter) -> Answer:
         i in skipped or (b is not None and b.proven) for i, (*_, b) in enumerate(results)
     )
     return answer(results, skipped, history, "complete" if complete else clock.why())
-
-
-def _finish(futures: Sequence[Future[Best]], clock: Clock) -> None:
-    """Waits; on Ctrl-C tells the searches to end, and waits for what they have so far."""
-    while not all(f.done() for f in futures):
-        try:
-            wait_for(futures)
-        except KeyboardInterrupt:
-            clock.told.set()  # each ends with the slab that it is at

@@ -200,18 +200,15 @@ def race(
     going = one.entrants
     # a gradient takes seconds to compile, so only what has qualified without is worth one
     qualifying, finalists = ("local", 1) if name == "gradient" else (name, 2)
-    try:
-        rounds = int(np.ceil(np.log2(max(1, len(going) / finalists))))
-        for left in range(rounds, 0, -1):
-            share = max(1, one.left // ((left + 1) * len(going)))
-            for entrant in going:
-                one.run(entrant, qualifying, share, seeds)
-            going = sorted(going, key=lambda e: e.value(task))
-            going = going[: max(finalists, len(going) // 2)]
-        for left, entrant in zip(range(len(going), 0, -1), going, strict=True):
-            one.run(entrant, name, one.left // left, seeds)
-    except KeyboardInterrupt:
-        clock.told.set()
+    rounds = int(np.ceil(np.log2(max(1, len(going) / finalists))))
+    for left in range(rounds, 0, -1):
+        share = max(1, one.left // ((left + 1) * len(going)))
+        for entrant in going:
+            one.run(entrant, qualifying, share, seeds)
+        going = sorted(going, key=lambda e: e.value(task))
+        going = going[: max(finalists, len(going) // 2)]
+    for left, entrant in zip(range(len(going), 0, -1), going, strict=True):
+        one.run(entrant, name, one.left // left, seeds)
     if not any(all(len(p.point) for p in e.problems) for e in one.entrants):
         for problem in one.entrants[0].problems:  # stopped before the first: any answer but none
             problem.limit = problem.evaluated + 1

@@ -26,7 +26,7 @@ from jaxcomet.optimize.race import race
 from jaxcomet.optimize.result import ImpossibleError, MapResult, SearchError, WayResult
 from jaxcomet.optimize.space import TILES, UNITS, Scope, Tiles, Units
 from jaxcomet.optimize.task import Clock, Counter, Task, outcome
-from jaxcomet.optimize.ways import TRIED, LoopOrders, Way, candidates, ways
+from jaxcomet.optimize.ways import LoopOrders, Way, candidates, ways
 from jaxcomet.rewrite import rewritten
 from jaxcomet.workload import CompoundOp
 
@@ -116,10 +116,7 @@ def map(
             f"loop_orders: got {loop_orders!r}; expected fixed, all or orders by level"
         )
     names = _names(workload, strategies, without)
-    tried = TRIED
-    if isinstance(loop_orders, str) and loop_orders == "all":
-        tried = tuple(t for t in TRIED if t != "order")  # one of the loop orders
-    chosen = candidates(workload.name, {**OPTIONS, **(options or {})}, names, tried)
+    chosen = candidates(workload.name, {**OPTIONS, **(options or {})}, names)
     found = ways(workload, machine, chosen, loop_orders=loop_orders, scope=scope)
     task, refused = _task(workload, machine, found, objective, conventions, scope)
     total = task.size
@@ -127,12 +124,13 @@ def map(
     if method == "auto":
         small = total <= ENUMERATED and (budget is None or total <= budget)
         taken = "enumerate" if small else "gradient"
-    if taken == "enumerate":
-        answer = enumerate_ways(task, clock, Counter(progress, total))
-    else:
-        most = min(BUDGET if budget is None else budget, total)
-        rng = np.random.default_rng(_words(key))
-        answer = race(task, taken, seeds, most, rng, clock, Counter(progress, most))
+    with clock.heeding_ctrl_c():
+        if taken == "enumerate":
+            answer = enumerate_ways(task, clock, Counter(progress, total))
+        else:
+            most = min(BUDGET if budget is None else budget, total)
+            rng = np.random.default_rng(_words(key))
+            answer = race(task, taken, seeds, most, rng, clock, Counter(progress, most))
     strategy = answer.way.strategy
     result = MapResult(
         workload=workload,

@@ -1,8 +1,10 @@
 """What every method of a search is given, and what it answers."""
 
+import contextlib
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -79,6 +81,28 @@ class Clock:
     def why(self) -> Stopped:
         """Why it had to end."""
         return "interrupted" if self.told.is_set() else "time"
+
+    @contextlib.contextmanager
+    def heeding_ctrl_c(self) -> Iterator[None]:
+        """Lets Ctrl-C tell the search to end, wherever it is; a second one interrupts at once.
+
+        Only the main thread gets signals; elsewhere, and where a handler is not Python's own, this
+        does nothing.
+        """
+        default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if threading.current_thread() is not threading.main_thread() or not default:
+            yield
+            return
+
+        def tell(number: int, frame: object) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.told.set()
+
+        signal.signal(signal.SIGINT, tell)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
     @property
     def _late(self) -> bool:

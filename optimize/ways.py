@@ -21,6 +21,7 @@ from jaxcomet.cost import evaluate_totals
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import (
+    Group,
     Mapping,
     MappingError,
     Node,
@@ -207,7 +208,7 @@ def ways(
             try:
                 for orders in _orders(workload, machine, strategy, options, loop_orders):
                     one = way(workload, machine, strategy, options, orders, scope)
-                    form = _form(one)
+                    form = _form(workload, one)
                     if form not in seen:
                         seen.append(form)
                         found.append(one)
@@ -216,8 +217,8 @@ def ways(
     return tuple(found)
 
 
-def _form(one: Way) -> Any:
-    """What the costs of a way depend on."""
+def _form(workload: CompoundOp, one: Way) -> Any:
+    """What the costs of a way depend on; of the order of loops, how long each tensor stays."""
     assert one.plan is not None
     columns = {
         name: axis.splits[:, column]
@@ -231,20 +232,35 @@ def _form(one: Way) -> Any:
         for part in one.spaces
         for axis in part.axes
     ]
-    return (_without(one.plan.tree, single), one.plan.homes, one.plan.rewrites, splits)
+    tree = _without(one.plan.tree, single)
+    stays = _stays(rewritten(workload, one.plan.rewrites), tree)
+    return (_sorted(tree), stays, one.plan.homes, one.plan.rewrites, splits)
 
 
 def _without(item: Any, names: set[str]) -> Any:
-    """A tree without factors that are 1, and without loops over units that have no others."""
+    """A tree without factors that are 1, and without loops that have no others."""
     if isinstance(item, tuple):
         return tuple(_without(x, names) for x in item if not (isinstance(x, str) and x in names))
     if not dataclasses.is_dataclass(item) or isinstance(item, type):
         return item
     values = {f.name: _without(getattr(item, f.name), names) for f in dataclasses.fields(item)}
-    if isinstance(item, Spatial):
-        for mesh in ("x", "y"):
-            values[mesh] = tuple(loop for loop in values[mesh] if loop.factors)
+    for name in {"loops", "x", "y"} & values.keys() if isinstance(item, Temporal | Spatial) else ():
+        values[name] = tuple(loop for loop in values[name] if loop.factors)
     return dataclasses.replace(item, **values)
+
+
+def _sorted(node: Node) -> Node:
+    """A tree with the loops in time of each node by their dimensions."""
+    match node:
+        case Temporal():
+            loops = tuple(sorted(node.loops, key=lambda x: x.dim))
+            return dataclasses.replace(node, loops=loops, body=_sorted(node.body))
+        case Spatial():
+            return dataclasses.replace(node, body=_sorted(node.body))
+        case Group():
+            return dataclasses.replace(node, children=tuple(_sorted(c) for c in node.children))
+        case _:
+            return node
 
 
 # -- loop orders ---------------------------------------------------------------------------------
@@ -268,9 +284,11 @@ def _orders(
         return
     plan = strategy.planned(workload, machine, **options)
     form = rewritten(workload, plan.rewrites)
-    per_level = [[None, *distinct_orders(form, plan.tree, level.name)] for level in machine.levels]
+    # those of the outermost level are options of some strategies
+    levels = machine.levels[1 if "order" in strategy.options else 0 :]
+    per_level = [[None, *distinct_orders(form, plan.tree, level.name)] for level in levels]
     for chosen in itertools.product(*per_level):
-        named = zip(machine.levels, chosen, strict=True)
+        named = zip(levels, chosen, strict=True)
         yield {level.name: order for level, order in named if order is not None}
 
 
@@ -296,26 +314,27 @@ def distinct_orders(workload: CompoundOp, tree: Node, level: str) -> tuple[str, 
     if any(len(d) > 1 for d in dims) or all(len(n.loops) < 2 for n in nodes):
         return ()
 
-    def stays(root: Node) -> tuple[Any, ...]:
-        found: list[Any] = []
-        for node, _ in walk(root):
-            if not (isinstance(node, Temporal) and node.level == level):
-                continue
-            for call in computes(node):
-                operation = workload.operation(call.operation)
-                for name in (*operation.inputs, operation.output):
-                    kept = itertools.takewhile(
-                        lambda x, n=name: x.dim not in workload.tensor(n).dims,
-                        reversed(node.loops),
-                    )
-                    found.append(frozenset(kept))
-        return tuple(found)
-
-    seen = {stays(tree)}
+    seen = {_stays(workload, tree, level)}
     orders: list[str] = []
     for order in itertools.permutations(dims):
-        signature = stays(reordered(tree, {level: order}))
+        signature = _stays(workload, reordered(tree, {level: order}), level)
         if signature not in seen:
             seen.add(signature)
             orders.append("".join(order))
     return tuple(orders)
+
+
+def _stays(workload: CompoundOp, tree: Node, level: str | None = None) -> tuple[Any, ...]:
+    """For how many innermost loops of each node, of a level or of all, each tensor stays."""
+    found: list[Any] = []
+    for node, _ in walk(tree):
+        if not isinstance(node, Temporal) or level not in (None, node.level):
+            continue
+        for call in computes(node):
+            operation = workload.operation(call.operation)
+            for name in (*operation.inputs, operation.output):
+                kept = itertools.takewhile(
+                    lambda x, n=name: x.dim not in workload.tensor(n).dims, reversed(node.loops)
+                )
+                found.append(frozenset(kept))
+    return tuple(found)

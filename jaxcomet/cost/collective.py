@@ -213,7 +213,7 @@ def _by_mesh(placement: Placement, kind: str, b: Between) -> _Priced:
     need, rules = mesh_need(kind, b), placement.conventions
     mesh_cycles = mesh_time(need.hops, need.words, b.network, rules)
     mesh_pj = mesh_energy_pj(
-        placement.machine.router,
+        placement.router(b.memory),
         b.network,
         x=b.x,
         y=b.y,
@@ -259,7 +259,7 @@ def _by_steps(
             memory_pj = memory_pj + work.combined_bytes / (b.bits / 8.0) * b.op.energy_pj
         width = b.network.channel_width_bits
         one = mesh_energy_pj(
-            placement.machine.router,
+            placement.router(b.memory),
             b.network,
             x=b.x,
             y=b.y,

@@ -139,8 +139,8 @@ def _mesh_energy(
     level = machine.level_index(move.node.level)
     if move.to_engine or (level == 0 and rules.mesh_energy_root == "ignored"):
         return 0.0
-    network = machine.memories[move.child].network
-    if network is None:
+    child = machine.memories[move.child]
+    if child.network is None:
         return 0.0
     if rules.refill_energy == "per-step":
         runs = product([placement.steps(n) for n in placement.nest_above(move.above)])
@@ -154,8 +154,8 @@ def _mesh_energy(
     again = spread.duplicates - 1.0 if time.merged and not reduced else 0.0
     units = 1.0 if rules.mesh_energy_units == "one" else placement.units(move.above)
     one = mesh_energy_pj(
-        machine.router,
-        network,
+        placement.router(child),
+        child.network,
         x=spread.x,
         y=spread.y,
         hops=time.hops,

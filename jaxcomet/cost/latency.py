@@ -233,9 +233,10 @@ class _Walk:
         cycles = result.total + up + down + dependent + stall + extra
         parts = result.parts
         if moves:
-            parts[key_cs] = up + down + dependent
-            parts[key_os] = stall
-            self.refills[key_cs] = refill
+            # a node of the same level further in has added its own
+            _add(parts, key_cs, up + down + dependent)
+            _add(parts, key_os, stall)
+            _add(self.refills, key_cs, refill)
         if compute_key is not None:
             _add(parts, compute_key, extra)
         time = _Time(first=cycles, parts=parts)

@@ -30,6 +30,7 @@ from jaxcomet.mapping import (
     Group,
     Loop,
     MappingError,
+    Node,
     Spatial,
     Temporal,
     children,
@@ -313,9 +314,11 @@ def check(placement: Placement) -> None:
     machine = placement.machine
     head = f"machine {machine.name}"
     levels = [level.name for level in machine.levels]
-    for node, _ in walk(placement.mapping.tree):
+    for node, above in walk(placement.mapping.tree):
         if isinstance(node, Temporal | Spatial) and node.level not in levels:
             raise MappingError(f"{head}: has no level {node.level!r}; it has {', '.join(levels)}")
+        if isinstance(node, Temporal) and node.streams:
+            _check_streams(placement, node, above)
     for tensor, memory in placement.mapping.homes:
         if memory not in machine.memories:
             known = ", ".join(machine.memories)
@@ -343,6 +346,21 @@ def check(placement: Placement) -> None:
                 f"{head}: engine.{vector.name} cannot run {function!r} of {what}; it runs "
                 f"{', '.join(sorted(vector.ops))}"
             )
+
+
+def _check_streams(placement: Placement, node: Temporal, above: tuple[Node, ...]) -> None:
+    known = [t.name for t in placement.workload.tensors]
+    for tensor in node.streams:
+        if tensor not in known:
+            raise MappingError(
+                f"{_head(placement)}: streams {tensor} at {node.level}; expected some of "
+                f"{', '.join(known)}"
+            )
+    if not any(isinstance(x, Temporal) and x.level == node.level and not x.streams for x in above):
+        raise MappingError(
+            f"{_head(placement)}: streams {', '.join(node.streams)} at {node.level}, where no node "
+            "further out moves the other tensors; put one around it, or stream nothing"
+        )
 
 
 def _check_home(placement: Placement, tensor: str, memory: str) -> None:

@@ -98,24 +98,17 @@ def _stream_copies(placement: Placement, site: Site, tensor: str, memory: Memory
         for a in site.above
     ):
         return 2.0  # one is handed on while the next arrives
-    loops = [
-        x
-        for a in reversed(site.above)
-        if isinstance(a, Temporal) and placement.machine.level_index(a.level) < level
-        for x in reversed(a.loops)
-    ]
-    _, moves, _ = placement.transitions(tensor, loops)
+    owner = placement.owner(site, tensor, level - 1)
+    end = next(i for i, a in enumerate(site.above) if a is owner) + 1
+    _, moves, _ = placement.transitions(tensor, placement.nest_above(site.above[:end]))
     return minimum(moves, 2.0)
 
 
 def _step_tile(placement: Placement, site: Site, tensor: str, level: int) -> Number:
     """Tile of one unit of a level in one step of the level above."""
-    owners = [
-        a
-        for a in site.above
-        if isinstance(a, Temporal) and placement.machine.level_index(a.level) < level
-    ]
-    return product(list(placement.tile(tensor, site, owners[-1], level).values()))
+    owner = placement.owner(site, tensor, level - 1)
+    assert owner is not None  # see `legality.check`
+    return product(list(placement.tile(tensor, site, owner, level).values()))
 
 
 def _kept_tile(placement: Placement, maker: Site, user: Site, tensor: str, level: int) -> Number:

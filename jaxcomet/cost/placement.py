@@ -13,6 +13,7 @@ from typing import Literal
 from jaxcomet.arith import Number, at_least_two, ceil, is_one, per, product, refetch, reuse
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.cost.masking import mean_steps
+from jaxcomet.cost.router import RouterPower, router_power
 from jaxcomet.hardware.machine import Machine, MatrixEngine, Memory, VectorEngine
 from jaxcomet.mapping import (
     Collective,
@@ -183,6 +184,20 @@ class Placement:
         return self._counts[names]
 
     @cached_property
+    def _routers(self) -> dict[str, RouterPower]:
+        return {}
+
+    def router(self, memory: Memory) -> RouterPower | None:
+        """Power of the routers between a memory's instances; None where none are modelled."""
+        technology, network = self.machine.router, memory.network
+        if technology is None or network is None:
+            return None
+        if memory.name not in self._routers:
+            power = router_power(technology, network.channel_width_bits, self.conventions)
+            self._routers[memory.name] = power
+        return self._routers[memory.name]
+
+    @cached_property
     def matrix_engine(self) -> MatrixEngine | None:
         """The machine's first matrix engine by name."""
         engines = [e for _, e in sorted(self.machine.engines.items())]
@@ -217,25 +232,28 @@ class Placement:
         memory = self.machine.memories[self.mapping.home(tensor, self.root)]
         return self.machine.level_index(memory.level)
 
-    def owned_sites(self, node: Temporal) -> tuple[Site, ...]:
-        """Engine calls below `node` that have no further node of its level on their way."""
-        found: list[Site] = []
-        for site in self.sites_below(node):
-            below = site.above[next(i for i, x in enumerate(site.above) if x is node) + 1 :]
-            if not any(isinstance(x, Temporal) and x.level == node.level for x in below):
-                found.append(site)
-        return tuple(found)
+    def owner(self, site: Site, tensor: str, level: int) -> Temporal | None:
+        """The node at which a tensor's tiles move on to an engine call from a level or above."""
+        nodes = [
+            x
+            for x in site.above
+            if isinstance(x, Temporal)
+            and self.machine.level_index(x.level) <= level
+            and x.moves(tensor)
+        ]
+        return nodes[-1] if nodes else None
 
     def moves(self, node: Temporal, above: tuple[Node, ...]) -> tuple[Move, ...]:
         """The moves that a temporal node owns, each tensor once per direction and child."""
         level = self.machine.level_index(node.level)
-        sites = self.owned_sites(node)
         found: dict[tuple[str, Direction, str], Move] = {}
-        for site in sites:
+        for site in self.sites_below(node):
             op = site.operation
             ways: list[tuple[str, Direction]] = [(t, "fill") for t in op.inputs]
             ways.append((op.output, "drain"))
             for tensor, direction in ways:
+                if self.owner(site, tensor, level) is not node:
+                    continue
                 home = self.home_level(tensor)
                 rule = None
                 if home > level:

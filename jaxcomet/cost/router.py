@@ -7,6 +7,7 @@ doi:10.1145/774861.774893). The constants are needed once for a machine, not for
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from jaxcomet.arith import Number, is_unlimited, select
 from jaxcomet.cost.conventions import Conventions
@@ -28,6 +29,14 @@ class RouterPower:
     output_clock: Number
     frequency_hz: Number
 
+    @cached_property
+    def word_pj(self) -> Number:
+        """Energy of one word's pass, which switches every part once."""
+        parts = self.wire + self.clock + self.data + self.read + self.write
+        parts = parts + self.crossbar + self.crossbar_control
+        parts = parts + self.output + self.output_clock
+        return parts / self.frequency_hz * 1e12
+
 
 def router_power(
     technology: RouterTechnology, width_bits: Number, rules: Conventions
@@ -36,7 +45,8 @@ def router_power(
 
     Args:
       technology: circuit constants.
-      width_bits: channel width.
+      width_bits: channel width; where it has no limit, which no router is modelled for, that of 1
+        bit.
       rules: with ``router_power="watt-cycle"`` a part of the write power lacks the clock, as in
         the program.
 
@@ -65,7 +75,7 @@ def router_power(
     growth = (drain_out * 1e15) / (inverter * 1e15)
     load_growth = (drain_out * 1e15) / (gate_in * 1e15)
     chain = (5.0 / 16.0) * (1.0 + growth)
-    width = width_bits
+    width = select(is_unlimited(width_bits), 1.0, width_bits)
 
     def clock_power(fanout: float, bits: Number) -> Number:
         return fanout * (1.0 + chain) * bits * (8.0 * pitch * wire + inverter) * unit
@@ -118,7 +128,7 @@ def router_power(
 
 
 def mesh_energy_pj(
-    technology: RouterTechnology | None,
+    power: RouterPower | None,
     network: Network,
     *,
     x: Number,
@@ -131,7 +141,7 @@ def mesh_energy_pj(
     """Energy of one move through an x by y mesh.
 
     Args:
-      technology: circuit constants; None: no energy is modelled and 0 is returned.
+      power: power of its routers; None: no energy is modelled and 0 is returned.
       network: its channel width and queuing delay count.
       x: units along x that take part.
       y: units along y.
@@ -143,33 +153,26 @@ def mesh_energy_pj(
     Returns:
       pJ. Each word switches every part of a router that it passes once. The program's form lets
       all routers of the mesh work for all cycles and reads watt-cycles as pJ. 0 for channels
-      without limit, which no router is modelled for.
+      without limit.
     """
-    if technology is None:
+    if power is None:
         return 0.0
-    unlimited = is_unlimited(network.channel_width_bits)
-    width = select(unlimited, 1.0, network.channel_width_bits)
-    energy = _mesh_energy_pj(
-        router_power(technology, width, rules), network, x, y, hops, words, word_hops, rules
-    )
-    return select(unlimited, 0.0, energy)
+    if rules.router_power == "switched":
+        energy = word_hops * power.word_pj
+    else:
+        energy = _program_energy(power, network, x, y, hops, words, rules)
+    return select(is_unlimited(network.channel_width_bits), 0.0, energy)
 
 
-def _mesh_energy_pj(
+def _program_energy(
     power: RouterPower,
     network: Network,
     x: Number,
     y: Number,
     hops: Number,
     words: Number,
-    word_hops: Number,
     rules: Conventions,
 ) -> Number:
-    if rules.router_power == "switched":
-        parts = power.wire + power.clock + power.data + power.read + power.write
-        parts = parts + power.crossbar + power.crossbar_control
-        parts = parts + power.output + power.output_clock
-        return word_hops * (parts / power.frequency_hz * 1e12)
     queued = words * network.queuing_delay_cycles if rules.mesh_queuing == "per-word" else words
     time = hops + queued
     links = x * (y - 1.0) + y * (x - 1.0)

@@ -16,8 +16,15 @@ def _tiled(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> P
     return Plan(rows.matrix_stage(nest, gemm, options["order"]))
 
 
-ORDERS = ("NMK", *(o for o in map("".join, itertools.permutations("NMK")) if o != "NMK"))
-"""Loop orders of the outermost level, outermost loop first."""
+_WHOLE = ("NMK", *(o for o in map("".join, itertools.permutations("NMK")) if o != "NMK"))
+# the innermost loop leaves one tensor alone; slices of another one can pass along either dimension
+# of that, which is the one further in of the outer two, so that the third one stays meanwhile
+_SLICED = tuple(o + o[1] for o in _WHOLE)
+
+ORDERS = (*_WHOLE, *_SLICED)
+"""Loop orders of the outermost level, outermost loop first. With four letters the last dimension is
+split once more: ``NMKM`` holds a tile of the result and one of the right operand, and streams the
+left one beside them in slices of its rows."""
 
 STRATEGIES = (
     Strategy(name="tiled", options={"order": ORDERS, "tiling": ("free", "rows")}, plan=_tiled),

@@ -71,8 +71,19 @@ def matrix_branch(nest: Nest, operation: Operation) -> Node:
 
 
 def matrix_stage(nest: Nest, operation: Operation, order: str = "NMK") -> Node:
-    """A contraction that reads and writes the outermost memory, which loops over `order`."""
+    """A contraction that reads and writes the outermost memory, which loops over `order`.
+
+    A dimension that comes a second time is split once more, further in: of the tensor that has it
+    and the dimension before, one slice after the other arrives, while the others stay.
+    """
     inside = nest.over_units(1, matrix_branch(nest, operation))
+    if order[-1] in order[:-1]:
+        last, sliced = order[-2:]
+        names = (*operation.inputs, operation.output)
+        slices = Loop(sliced, (nest.factor(sliced, 0, "slices"),))
+        streams = [t for t in names if {last, sliced} <= {*nest.workload.tensor(t).dims}]
+        inside = Temporal(nest.levels[0], (slices,), inside, streams=tuple(streams))
+        order = order[:-1]
     return Temporal(nest.levels[0], outer_loops(nest, *order), inside)
 
 

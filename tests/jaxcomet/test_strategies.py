@@ -1,5 +1,6 @@
 """Every strategy on every kind of machine: runs each operation once, and is legal or refused."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from jaxcomet import (
 )
 from jaxcomet._compat import enable_x64
 from jaxcomet.cost import conventions
+from jaxcomet.cost.occupancy import Occupancy
+from jaxcomet.cost.transfer import MoveTime
 from jaxcomet.hardware import Machine, load
 from jaxcomet.mapping import Spatial, Temporal, computes, factor_names, reordered, walk
 from jaxcomet.optimize.space import spaces
@@ -143,6 +146,57 @@ def test_outer_loop_order_decides_what_is_read_again(order: str):
     # partial sums that left for the memory are read back, all but the first of each tile
     read = moved["C"].parent_bytes if "C" in moved else 0
     assert read == written - 9 * 16
+
+
+def test_slices_of_one_operand_pass_beside_the_others():
+    """A 12 x 12 x 12 product: all of C is held, 4 of the 12 steps of K of B, and 2 rows of A."""
+    workload, machine = gemm(12, 12, 12), load("r2")
+    tiles = {"K_dram_t": 3, "K_comp": 4, "M_dram_slices": 6, "M_comp": 2, "N_comp": 12}
+    mapping = strategies.build(workload, machine, "tiled", tiles, order="NMKM")
+    cost = evaluate(workload, mapping, machine, conventions=conventions("roofline"))
+    moved = {(t.tensor, t.direction): t.parent_bytes for t in cost.traffic if t.parent == "dram"}
+    # each byte once: a slice of A belongs to one step, and C is finished before it leaves
+    assert moved == {("A", "fill"): 144, ("B", "fill"): 144, ("C", "drain"): 144}
+    # K in 3 steps, each of which A passes in 6 slices: tiles of 2 x 4, 4 x 12 and 12 x 12
+    moves = {m.tensor: (float(n), float(m.tile_elements)) for n, m in _moves(cost, "dram")}
+    assert moves == {"A": (6, 8), "B": (3, 48), "C": (1, 144)}
+    held = {h.tensor: h.total_bytes for h in _of_memory(cost, "glb").moments[0]}
+    assert held == {"A": 8, "B": 48, "C": 144}
+    double = evaluate(workload, mapping, machine)  # the next slice, and the next tile, beside them
+    held = {h.tensor: h.total_bytes for h in _of_memory(double, "glb").moments[0]}
+    assert held == {"A": 2 * 8, "B": 2 * 48, "C": 144}
+    # without slices, the same tiles need the whole tile of A
+    whole = tiles | {"M_dram_slices": 1, "M_glb_t": 6}
+    mapping = strategies.build(workload, machine, "tiled", whole, order="NMKM")
+    cost = evaluate(workload, mapping, machine, conventions=conventions("roofline"))
+    held = {h.tensor: h.total_bytes for h in _of_memory(cost, "glb").moments[0]}
+    assert held == {"A": 48, "B": 48, "C": 144}
+
+
+def _moves(cost: Cost, level: str) -> list[tuple[object, MoveTime]]:
+    nodes = [n for n in cost.nodes if n.level == level]
+    return [x for n in nodes for x in zip(n.moves_per_run, n.moves, strict=True)]
+
+
+def _of_memory(cost: Cost, name: str) -> Occupancy:
+    (found,) = (o for o in cost.occupancy if o.memory == name)
+    return found
+
+
+def test_a_tree_that_streams_what_cannot_be_is_refused():
+    workload, machine = gemm(12, 12, 12), load("r2")
+    calls = {f"{d}_comp": 12 for d in "MNK"}
+    mapping = strategies.build(workload, machine, "tiled", calls, order="NMKM")
+    outer = mapping.tree
+    assert isinstance(outer, Temporal)
+    inner = outer.body
+    assert isinstance(inner, Temporal)
+    assert inner.streams == ("A",)
+    other = dataclasses.replace(outer, body=dataclasses.replace(inner, streams=("X",)))
+    with pytest.raises(MappingError, match="streams X at dram; expected some of A, B, C"):
+        evaluate(workload, dataclasses.replace(mapping, tree=other), machine)
+    with pytest.raises(MappingError, match="streams A at dram, where no node further out"):
+        evaluate(workload, dataclasses.replace(mapping, tree=inner), machine)
 
 
 def test_loop_orders_of_any_level():

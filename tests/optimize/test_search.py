@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -187,8 +188,11 @@ def test_a_space_too_large_to_enumerate_goes_to_gradients(monkeypatch: pytest.Mo
 
 def test_the_time_limit_and_ctrl_c_keep_the_best_so_far():
     def interrupt(done: int, most: int) -> None:
-        raise KeyboardInterrupt
+        if not sent:
+            sent.append(done)
+            signal.raise_signal(signal.SIGINT)
 
+    sent: list[int] = []
     op = gemm_softmax(256, 256, 128)
     short = optimize.map(op, EDGE, time_limit_s=1e-6)
     assert (short.stopped, short.proven) == ("time", False)
@@ -198,6 +202,18 @@ def test_the_time_limit_and_ctrl_c_keep_the_best_so_far():
     assert (stopped.stopped, stopped.proven) == ("interrupted", False)
     assert stopped.evaluated < 500
     assert _exact(stopped)[0] == stopped.value
+
+
+def test_a_second_ctrl_c_interrupts_at_once_and_the_first_one_works_again_afterwards():
+    def interrupt(done: int, most: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        optimize.map(SMALL, EDGE, method="local", budget=500, progress=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert optimize.map(SMALL, EDGE, method="local", budget=100).stopped == "budget"
 
 
 def test_progress_adds_up():

@@ -19,25 +19,39 @@ def test_the_orders_of_a_product_are_three_one_for_each_innermost_loop():
     for level in ("dram", machine.levels[-1].name):
         own_and_others = 1 + len(distinct_orders(op, tree, level))
         assert own_and_others == 3
-    found = ways(op, machine, candidates("gemm", {}, None, ()), loop_orders="all")
-    assert len(found) == 9  # three at each of two levels
+    found = ways(op, machine, candidates("gemm", {}))
+    orders = [w.options["order"] for w in found]
+    assert [len(o) for o in orders] == [3] * 3 + [4] * 6
+    assert len({o[2] for o in orders[:3]}) == 3
+    # a slice belongs to the innermost loop and to one of the two dimensions of what that leaves
+    assert len({o[2:] for o in orders[3:]}) == 6
+    found = ways(op, machine, candidates("gemm", {}), loop_orders="all")
+    assert len(found) == 27  # with three at the other level
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_orders_left_out_of_a_product_are_never_better(objective: Objective):
     # a small buffer makes the loop orders matter: three tiles of 16 x 16 take 768 B
-    op = gemm(16, 32, 64)
-    machine = load("r2", [("memory.glb.capacity", "600 B")])
+    op = gemm(8, 16, 32)
+    machine = load("r2", [("memory.glb.capacity", "300 B")])
     strategy = strategies.get("gemm", "tiled")
-    kept = ways(op, machine, candidates("gemm", {}, None, ()), loop_orders="all")
+    kept = ways(op, machine, candidates("gemm", {}), loop_orders="all")
     best = min(enumerate_way(op, machine, w, objective=objective).key for w in kept)
     inner = machine.levels[-1].name
+    slices = {o[2:]: o for o in strategy.options["order"] if len(o) == 4}
+    outer = [("NMK", "".join(a)) for a in itertools.permutations("MNK")]
+    # both orders of the two loops around what is sliced
+    for last, sliced in itertools.permutations("MNK", 2):
+        (third,) = set("MNK") - {last, sliced}
+        option = slices[last + sliced]
+        outer += [(option, sliced + third + last), (option, third + sliced + last)]
     every = [
-        way(op, machine, strategy, {}, {"dram": "".join(a), inner: "".join(b)})
-        for a in itertools.permutations("MNK")
+        way(op, machine, strategy, {"order": option}, {"dram": order, inner: "".join(b)})
+        for option, order in outer
         for b in itertools.permutations("MNK")
     ]
     keys = [enumerate_way(op, machine, w, objective=objective).key for w in every]
+    assert len(keys) == (6 + 12) * 6
     assert best == min(keys)
     assert len(set(keys)) > 1  # the orders do differ
 

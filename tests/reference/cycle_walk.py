@@ -477,11 +477,12 @@ class _Walk:
         level = self.level(node.level)
         found: dict[tuple[str, bool, str], _Move] = {}
         for site in self.sites:
-            owners = [n for n in site.above if isinstance(n, Temporal) and n.level == node.level]
-            if not owners or owners[-1] is not node:
-                continue
+            nodes = [n for n in site.above if isinstance(n, Temporal) and n.level == node.level]
             op = site.operation
             for position, tensor in [*enumerate(op.inputs), (-1, op.output)]:
+                owners = [n for n in nodes if tensor in n.streams or not n.streams]
+                if not owners or owners[-1] is not node:
+                    continue
                 home, drain = self.home(tensor), position < 0
                 if home > level:
                     continue

@@ -12,8 +12,8 @@ Rules, in the words of `jaxcomet.cost.conventions.RULES` at their defaults:
   engine, a result up to its home. "A result that its consumer reads where it was made is not
   written up": a memory above the home never sees it.
 * What is handed over inside a fused group is new in each step of the loops above its home.
-* The moves between a level and the next belong to the innermost loop node of that level; what two
-  nodes move is counted for each of them.
+* The moves between a level and the next belong to the innermost loop node of that level that does
+  not stream other tensors alone; what two nodes move is counted for each of them.
 * All units take part in each step, those at the edge with what is left for them (perhaps nothing).
 * "Every receiver of a broadcast writes": equal tiles for several children are written by each; the
   parent reads them once if the network broadcasts, else once for each child.
@@ -193,7 +193,11 @@ def _boundary(
     """Moves the tile of one tensor between a level and the next, if it is not there yet."""
     dims = state.workload.tensor(tensor).dims
     depth = max(
-        i for i, f in enumerate(frames) if isinstance(f.node, Temporal) and f.level == level
+        i
+        for i, f in enumerate(frames)
+        if isinstance(f.node, Temporal)
+        and f.level == level
+        and (not f.node.streams or tensor in f.node.streams)
     )
     owner = frames[depth].node
     over = frames[: depth + 1]
@@ -317,10 +321,14 @@ def _elements(
     depth: int,
     level: int,
 ) -> int:
-    """Elements that exist in the tile of one child: per dimension, those before the true extent."""
+    """Elements that exist in the tile of one child: per dimension, those before the true extent.
+
+    The loops of a tile need not lie inside all those that select it: of slices that are spread over
+    units, each unit holds a piece of every slice.
+    """
     number = 1
     for dim in state.workload.tensor(tensor).dims:
-        start, extent = 0, 1
+        held = [0]
         for i, f in enumerate(frames):
             chosen = i <= depth or (isinstance(f.node, Spatial) and f.level <= level + 1)
             rotates = i > depth and _rotates(f, tensor, level)
@@ -331,17 +339,13 @@ def _elements(
                 if rotates:
                     # in the first round each unit has the shard of its own number
                     index = (index + _number(state, frames, f.level)) % steps
-                    chosen = True
-                if chosen:
-                    assert extent == 1, "a loop that selects tiles lies inside the tile"
-                    start = start * steps + index
-                else:
-                    extent *= steps
+                indices = [index] if chosen or rotates else range(steps)
+                held = [x * steps + n for x in held for n in indices]
         for loop in compute.tile:
             if loop.dim == dim:
-                extent *= _steps(state, loop)
-        bound = int(state.workload.sizes[dim])
-        number *= max(0, min(bound - start * extent, extent))
+                steps = _steps(state, loop)
+                held = [x * steps + n for x in held for n in range(steps)]
+        number *= sum(x < int(state.workload.sizes[dim]) for x in held)
     return number
 
 

@@ -123,7 +123,9 @@ def problems(
             labels.setdefault(group, f"{way.strategy.name} {i + 1}/{len(parts)}")
     found: dict[str, Tabled] = {}
     for group, parts in groups.items():
-        found[f"{labels[group]} #{len(found)}"] = Tabled(parts, objective).enumerated()
+        one = Tabled(parts, objective).enumerated()
+        if np.isfinite(one.optimum):  # else nothing fits
+            found[f"{labels[group]} #{len(found)}"] = one
     return found
 
 

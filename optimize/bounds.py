@@ -296,8 +296,8 @@ class _Walk:
             return self.fast.workload.iteration_dims(move.site.operation)
         return self.fast.workload.tensor(move.tensor).dims
 
-    def energy(self) -> _Use:
-        """Least energy of engines, moves and collectives."""
+    def energy(self, *, outermost: bool = True) -> _Use:
+        """Least energy of engines, collectives and moves, also of the `outermost` memory if so."""
         place, found = self.lean, list[_Use]()
         # nobody knows how many units count
         some = not self.known and place.conventions.vector_units != "all"
@@ -307,7 +307,8 @@ class _Walk:
             e = engine_energy(place, site)
             what = f"points of {e.operation}"
             found.append(self.use(e.engine, what, e.work, share * e.energy_pj, " pJ"))
-        for m in (m for node, above in place.temporals for m in place.moves(node, above)):
+        moves = [m for node, above in place.temporals for m in place.moves(node, above)]
+        for m in (m for m in moves if outermost or m.parent != place.root):
             share, what = self.seen(m.site, self._dims(m)), f"bytes of {m.tensor}"
             # units that share a sum may leave nothing to read back
             moved = traffic(place, m, move_time(place, m))[: None if self.known else 1]
@@ -526,18 +527,58 @@ def plan_bound(
         raise MappingError(f"tree: runs {', '.join(run)}; expected once each: {', '.join(names)}")
     plan = tree, homes
     check(_place(workload, machine, plan, conventions, {}, whole=False))
-    most, least = _units(workload, machine, tree), _any_tree(workload, machine, conventions)
+    least = _any_tree(workload, machine, conventions)
+    walked = _walked(workload, machine, plan, spatial, conventions)
+    return least if walked is None else _chosen([_bound(walked), least], max)
+
+
+def _walked(
+    workload: CompoundOp,
+    machine: Machine,
+    plan: tuple[Node, MappingABC[str, str]],
+    spatial: MappingABC[str, int] | None,
+    rules: Conventions,
+) -> _Walk | None:
+    """The walk of a tree; None where tiles rotate between units whose number is not known."""
+    tree = plan[0]
+    most = _units(workload, machine, tree)
     if spatial is not None:
         if set(spatial) != set(most) or any(v < 1 for v in spatial.values()):
             got, known = (", ".join(x) or "none" for x in (spatial, most))
             raise MappingError(f"spatial: got {got}; expected numbers >= 1 for all of {known}")
         units = {name: float(v) for name, v in spatial.items()}
-        fast = lean = _place(workload, machine, plan, conventions, units, whole=True)
+        fast = lean = _place(workload, machine, plan, rules, units, whole=True)
     else:
         timed = [x for n, _ in walk(tree) if isinstance(n, Temporal) for x in n.loops]
         if any(f in most for x in timed for f in x.factors):
-            return least
-        fast = _place(workload, machine, plan, conventions, most, whole=False)
+            return None
+        fast = _place(workload, machine, plan, rules, most, whole=False)
         ones = dict.fromkeys(most, 1.0)
-        lean = _place(workload, machine, plan, conventions, ones, whole=False)
-    return _chosen([_bound(_Walk(fast, lean, known=spatial is not None)), least], max)
+        lean = _place(workload, machine, plan, rules, ones, whole=False)
+    return _Walk(fast, lean, known=spatial is not None)
+
+
+def part_bound(
+    workload: CompoundOp,
+    machine: Machine,
+    tree: Node,
+    homes: MappingABC[str, str],
+    *,
+    spatial: MappingABC[str, int] | None,
+    conventions: Conventions,
+) -> tuple[float, float]:
+    """Least cycles of a part of a tree, and least pJ without the moves of the outermost memory.
+
+    Args:
+      workload: a single shape, after the rewrites of the tree's strategy.
+      machine: a single machine.
+      tree: the part, which runs some of the operations.
+      homes: as of `plan_bound`.
+      spatial: as of `plan_bound`.
+      conventions: rules of accounting.
+    """
+    walked = _walked(workload, machine, (tree, homes), spatial, conventions)
+    if walked is None:
+        return 0.0, 0.0
+    inner = sum(walked.energy(outermost=False).values())
+    return _bound(walked).latency_cycles, inner * (1.0 - _ROUNDING)

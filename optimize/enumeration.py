@@ -27,6 +27,7 @@ from jaxcomet.optimize.pricing import (
     objective_keys,
     pressure_of,
 )
+from jaxcomet.optimize.pruning import Found, TooManyError, search_branches
 from jaxcomet.optimize.space import EVERYTHING, Axis, Scope, Space
 from jaxcomet.optimize.ways import Way, way
 from jaxcomet.strategies import Strategy
@@ -92,20 +93,6 @@ class Best:
         )
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Of one part: the best mapping, or the front where one is wanted."""
-
-    part: Part
-    latency: np.ndarray
-    energy: np.ndarray
-    index: np.ndarray
-    nearest: int
-    evaluated: int
-    feasible: int
-    history: tuple[tuple[int, float, float], ...]
-
-
 def pruned(part: Part) -> Part:
     """The part without those splits of a dimension that overflow a memory whatever the others are.
 
@@ -133,7 +120,19 @@ def _search(
     front: bool,
     progress: Callable[[int], None],
     stop: Callable[[], bool],
-) -> _Found:
+    above: tuple[float, float],
+    most: float | int,
+) -> Found:
+    if not front:
+        found = search_branches(part, objective, progress, stop, above, most)
+        if found is not None:
+            return found
+    whole = part.size
+    if whole > _PRUNED:
+        part = pruned(part)
+        progress(whole - part.size)
+    if part.size > most:
+        raise TooManyError
     best: tuple[float, float] = (np.inf, np.inf)
     empty = np.empty(0)
     latency, energy, index = empty, empty, np.empty(0, dtype=np.int64)
@@ -164,9 +163,12 @@ def _search(
         elif not front and (not history or history[-1][1:] != best) and best[0] < np.inf:
             history.append((evaluated, *best))
     if not front and len(index):
-        prices = part.price(_choices(part, index))
+        prices = part.price(part.choices(index))
         latency, energy = prices.latency_cycles, prices.energy_pj
-    return _Found(part, latency, energy, index, nearest, evaluated, feasible, tuple(history))
+    complete = evaluated == part.size
+    return Found(
+        part, latency, energy, index, nearest, evaluated, feasible, tuple(history), complete
+    )
 
 
 def _merged(
@@ -180,11 +182,6 @@ def _merged(
     index = np.concatenate([index, start + fits])
     kept = front_of(latency, energy)
     return latency[kept], energy[kept], index[kept], seen
-
-
-def _choices(part: Part, indices: np.ndarray) -> np.ndarray:
-    """Rows of the axes of mappings by their numbers."""
-    return np.stack(np.unravel_index(indices, part.sizes), axis=1)
 
 
 def best_sum(
@@ -213,7 +210,7 @@ def best_sum(
     return float(latency[at]), float(energy[at]), picks[at].tolist()
 
 
-def _joined(found: Sequence[_Found], objective: Objective) -> tuple[tuple[int, float], ...]:
+def _joined(found: Sequence[Found], objective: Objective) -> tuple[tuple[int, float], ...]:
     """History of the whole from those of its parts, which were searched one after the other."""
     at = [f.history[-1] if f.history else None for f in found[:-1]]
     if any(x is None for x in at) or not found:
@@ -239,11 +236,13 @@ def enumerate_way(
     scope: Scope = EVERYTHING,
     progress: Callable[[int], None] | None = None,
     stop: Callable[[], bool] | None = None,
+    above: tuple[float, float] = (np.inf, np.inf),
+    most: float | int = np.inf,
 ) -> Best:
-    """Prices all mappings of a way and returns the best.
+    """Prices all mappings of a way that may be the best, and returns the best.
 
-    Of a space of more than two million mappings only those are priced whose every split fits with
-    some others; the rest cannot run.
+    Not priced are branches that cannot hold it (`jaxcomet.optimize.branches`); and, of a space of
+    more than two million mappings that is priced whole, those of which a split fits with no others.
 
     Args:
       workload: a single shape.
@@ -254,6 +253,8 @@ def enumerate_way(
       scope: what its spaces range over.
       progress: called with the number of mappings priced since the last call.
       stop: asked before each slab; where it says so, the best so far is returned, not proven.
+      above: key of a mapping of another way: this one need not be searched for what is no better.
+      most: mappings that may be priced.
 
     Returns:
       The best mapping with its exact cost; if none fits, the one nearest to fitting (its cost says
@@ -261,30 +262,32 @@ def enumerate_way(
 
     Raises:
       MappingError: the strategy cannot run on this machine.
+      BeatenError: it has turned out that none is better than `above`.
+      TooManyError: more than `most` mappings would have to be priced.
     """
     advance = progress or (lambda _: None)
     chosen: dict[str, float] = {}
     searched: list[Searched] = []
-    found: list[_Found] = []
+    found: list[Found] = []
     parts = one.parts(workload, machine, conventions, scope)
     front = objective == "edp" and len(parts) > 1
     complete = True
+    if len(parts) > 1:
+        above = (np.inf, np.inf)
     for part in parts:
-        whole = part.size
-        if whole > _PRUNED:
-            part = pruned(part)
-            advance(whole - part.size)
-        result = _search(part, objective, front, advance, stop or (lambda: False))
+        result = _search(part, objective, front, advance, stop or (lambda: False), above, most)
         found.append(result)
-        complete &= result.evaluated == part.size
-        searched.append(Searched(size=whole, evaluated=result.evaluated, feasible=result.feasible))
+        complete &= result.complete
+        searched.append(
+            Searched(size=part.size, evaluated=result.evaluated, feasible=result.feasible)
+        )
     possible = all(len(f.index) for f in found)
     picks = [0] * len(found)
     if front and possible:
         *_, picks = best_sum([(f.latency, f.energy) for f in found])
     for result, pick in zip(found, picks, strict=True):
         index = int(result.index[pick]) if len(result.index) else result.nearest
-        factors = result.part.points(_choices(result.part, np.array([index])))
+        factors = result.part.points(result.part.choices(np.array([index])))
         chosen |= {n: float(v[0]) for n, v in factors.items()}
     mapping = one.build(workload, machine, chosen)
     cost = exact_cost(workload, mapping, machine, conventions)

@@ -178,6 +178,10 @@ class Part:
             for column, name in enumerate(axis.names)
         }
 
+    def choices(self, indices: np.ndarray) -> np.ndarray:
+        """Rows of the axes of mappings by their numbers, shape (mappings, axes)."""
+        return np.stack(np.unravel_index(indices, self.sizes), axis=1)
+
     def price(self, choices: np.ndarray, *, compiled: bool = False) -> Prices:
         """Exact prices of single mappings.
 

@@ -214,7 +214,7 @@ def race(
             problem.limit = problem.evaluated + 1
             problem.score(np.zeros((1, len(problem.sizes)), dtype=np.int64))
     results = [r for entrant in one.entrants for r in _results(task, entrant)]
-    return answer(results, set(), one.history, clock.why() if clock.over() else "budget")
+    return answer(results, {}, one.history, clock.why() if clock.over() else "budget")
 
 
 def _results(task: Task, entrant: _Entrant) -> list[tuple[Way, float, Best | None]]:

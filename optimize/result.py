@@ -46,7 +46,8 @@ class WayResult:
       evaluated: mappings priced.
       bound: no mapping of the way has an objective below this.
       value: objective of its best mapping that fits; None where none was found.
-      skipped: its bound is above the best of another way, so nothing of it was priced.
+      skipped: no mapping of it is better than the best of another way: its bound is above, or those
+        of all its branches that were not priced.
       refusal: why the machine has no mapping of it; empty where it has some.
     """
 

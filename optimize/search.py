@@ -7,6 +7,7 @@ is skipped: it cannot hold a better one. Whatever the method, the answer is an e
 mapping, with a lower bound beside it.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingABC
 from typing import Literal, get_args
@@ -18,10 +19,11 @@ from jaxcomet import strategies as _strategies
 from jaxcomet._version import __version__
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import MappingError, Spatial, loops_of, walk
+from jaxcomet.mapping import MappingError
 from jaxcomet.optimize.bounds import Bound, plan_bound, workload_bound
 from jaxcomet.optimize.pricing import OBJECTIVES, Objective
 from jaxcomet.optimize.proof import enumerate_ways
+from jaxcomet.optimize.pruning import TooManyError
 from jaxcomet.optimize.race import race
 from jaxcomet.optimize.result import ImpossibleError, MapResult, SearchError, WayResult
 from jaxcomet.optimize.space import TILES, UNITS, Scope, Tiles, Units
@@ -35,6 +37,9 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 ENUMERATED = 100_000_000
 """Mappings up to which ``auto`` enumerates."""
+
+BRANCHED = 10_000_000
+"""Mappings that it prices, of more than those, to find out whether the others can be skipped."""
 
 BUDGET = 20_000
 """Evaluations of the methods that do not enumerate, where none are given."""
@@ -75,14 +80,16 @@ def map(
       without: names of strategies not to try.
       options: a value by option of a strategy, or ``all`` values; see `OPTIONS` for the default.
       loop_orders: ``fixed``, ``all``, or an order by level (``{"core": "NKM"}``, outermost first).
+        Orders of `strategies.gemm` with slices are tried by ``all``, and on machines of two levels.
       tiles: sizes of tiles; see `space.Tiles`.
       units: numbers of units; see `space.Units`.
       fixed: values of factors that hold for all mappings; strategies without such a factor are left
         out.
       max_units: most units of a level that a mapping may use, over the whole machine, by level.
-      method: ``enumerate`` prices every mapping; ``gradient`` descends the relaxed model from many
-        seeds and polishes by local moves; ``local``, ``random`` and ``cma`` (CMA-ES) are its
-        rivals; ``auto`` enumerates up to `ENUMERATED` mappings and else takes ``gradient``.
+      method: ``enumerate`` prices every mapping that may be the best; ``gradient`` descends the
+        relaxed model from many seeds and polishes by local moves; ``local``, ``random`` and ``cma``
+        (CMA-ES) are its rivals; ``auto`` enumerates up to `ENUMERATED` mappings, and more where
+        bounds leave up to `BRANCHED` to be priced, and else takes ``gradient``.
       seeds: seeds that descend at once.
       budget: most evaluations; a gradient of one seed counts as one. None: all of an enumeration,
         `BUDGET` else.
@@ -116,7 +123,9 @@ def map(
             f"loop_orders: got {loop_orders!r}; expected fixed, all or orders by level"
         )
     names = _names(workload, strategies, without)
-    chosen = candidates(workload.name, {**OPTIONS, **(options or {})}, names)
+    every = isinstance(loop_orders, str) and loop_orders == "all"
+    orders = {"order": "all"} if every or len(machine.levels) == 2 else {}
+    chosen = candidates(workload.name, {**OPTIONS, **orders, **(options or {})}, names)
     found = ways(workload, machine, chosen, loop_orders=loop_orders, scope=scope)
     task, refused = _task(workload, machine, found, objective, conventions, scope)
     total = task.size
@@ -125,9 +134,14 @@ def map(
         small = total <= ENUMERATED and (budget is None or total <= budget)
         taken = "enumerate" if small else "gradient"
     with clock.heeding_ctrl_c():
+        answer = None
         if taken == "enumerate":
             answer = enumerate_ways(task, clock, Counter(progress, total))
-        else:
+        elif method == "auto" and budget is None:
+            with contextlib.suppress(TooManyError):
+                answer = enumerate_ways(task, clock, Counter(progress, total), most=BRANCHED)
+                taken = "enumerate"
+        if answer is None:
             most = min(BUDGET if budget is None else budget, total)
             rng = np.random.default_rng(_words(key))
             answer = race(task, taken, seeds, most, rng, clock, Counter(progress, most))
@@ -254,21 +268,16 @@ def _names(
 def _bound(workload: CompoundOp, machine: Machine, one: Way, conventions: Conventions) -> Bound:
     """What no mapping of a way can go below."""
     assert one.plan is not None
-    tree = one.plan.tree
-    nodes = [n for n, _ in walk(tree) if isinstance(n, Spatial)]
-    names = {f for n in nodes for loop in loops_of(n) for f in loop.factors}
-    known: dict[str, int] = {}
-    for axis in (a for s in one.spaces for a in s.axes):
-        for column, name in enumerate(axis.names):
-            values = axis.splits[:, column]
-            if name in names and (values == values[0]).all():
-                known[name] = int(values[0])
+    several = [space.units() for space in one.spaces]
+    known: dict[str, int] | None = {}
+    for units in several:
+        known = None if known is None or units is None else known | units
     return plan_bound(
         rewritten(workload, one.plan.rewrites),
         machine,
-        tree,
+        one.plan.tree,
         one.plan.homes,
-        spatial=known if set(known) == names else None,
+        spatial=known,
         conventions=conventions,
     )
 

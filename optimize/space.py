@@ -17,7 +17,16 @@ from typing import Literal
 import numpy as np
 
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.mapping import Group, Node, Spatial, computes, factor_chain, factor_names, walk
+from jaxcomet.mapping import (
+    Group,
+    Node,
+    Spatial,
+    computes,
+    factor_chain,
+    factor_names,
+    loops_of,
+    walk,
+)
 from jaxcomet.optimize.splits import covers
 from jaxcomet.workload import CompoundOp
 
@@ -96,6 +105,18 @@ class Space:
         for axis in self.axes:
             size *= len(axis.splits)
         return size
+
+    def units(self) -> dict[str, int] | None:
+        """The factors over units, where each has one value in all mappings; else None."""
+        nodes = [n for n, _ in walk(self.tree) if isinstance(n, Spatial)]
+        names = {f for n in nodes for loop in loops_of(n) for f in loop.factors}
+        found: dict[str, int] = {}
+        for axis in self.axes:
+            for column, name in enumerate(axis.names):
+                values = axis.splits[:, column]
+                if name in names and (values == values[0]).all():
+                    found[name] = int(values[0])
+        return found if set(found) == names else None
 
     def factors(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Factors of the mappings with the given numbers (0 to size - 1)."""

@@ -127,25 +127,30 @@ class Counter:
 
 
 def outcome(
-    way: Way, bound: float, best: Best | None = None, *, skipped: bool = False, refusal: str = ""
+    way: Way,
+    bound: float,
+    best: Best | None = None,
+    *,
+    skipped: int | None = None,
+    refusal: str = "",
 ) -> WayResult:
-    """What became of a way."""
+    """What became of a way; `skipped`: mappings priced before the rest could be skipped."""
     found = best is not None and bool(np.isfinite(best.key[0]))
     return WayResult(
         strategy=way.strategy.name,
         label=way.label,
         size=way.size,
-        evaluated=0 if best is None else best.evaluated,
+        evaluated=(skipped or 0) if best is None else best.evaluated,
         bound=bound,
         value=best.key[0] if best is not None and found else None,
-        skipped=skipped,
+        skipped=skipped is not None,
         refusal=refusal,
     )
 
 
 def answer(
     results: list[tuple[Way, float, Best | None]],
-    skipped: set[int],
+    skipped: dict[int, int],
     history: list[tuple[int, float]],
     stopped: Stopped,
 ) -> Answer:
@@ -153,7 +158,7 @@ def answer(
 
     Args:
       results: ways with their bounds and best mappings; None where nothing was priced.
-      skipped: positions of the ways that cannot hold the best.
+      skipped: mappings priced, by position, of the ways that cannot hold the best.
       history: see `Answer`.
       stopped: why the search ended.
     """
@@ -165,7 +170,7 @@ def answer(
         return False, best.key, best.pressure
 
     outcomes = [
-        outcome(way, bound, best, skipped=i in skipped)
+        outcome(way, bound, best, skipped=skipped.get(i))
         for i, (way, bound, best) in enumerate(results)
     ]
     order = sorted(range(len(results)), key=lambda i: rank(results[i]))

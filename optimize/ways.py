@@ -38,7 +38,7 @@ from jaxcomet.strategies import Plan, Strategy
 from jaxcomet.workload import CompoundOp
 
 TRIED = ("weights", "spread", "order")
-"""Options of which every value is tried where none is given."""
+"""Options of which every value is tried where none is given, or every one of `Strategy.tried`."""
 
 LoopOrders = Literal["fixed", "all"] | MappingABC[str, str]
 """Loop orders to try: those of the strategy (``fixed``), ``all``, or given ones by level."""
@@ -57,10 +57,10 @@ def candidates(
 
     Args:
       workload: name of the compound operation.
-      options: a value by option, or ``all``; where none is given, every value of those in `tried`
+      options: a value by option, or ``all``; where none is given, the values of those in `tried`
         and the default of others.
       names: the strategies; None: all.
-      tried: options of which every value is tried where none is given.
+      tried: as `TRIED`.
 
     Raises:
       MappingError: an unknown strategy; an option or a value that no strategy has.
@@ -77,7 +77,12 @@ def candidates(
         free = [
             n for n in strategy.options if n not in own and (n in tried or options.get(n) == "all")
         ]
-        values = itertools.product(*(strategy.options[n] for n in free))
+        values = itertools.product(
+            *(
+                strategy.options[n] if n in options else strategy.tried.get(n, strategy.options[n])
+                for n in free
+            )
+        )
         found.append((strategy, tuple({**dict(zip(free, v, strict=True)), **own} for v in values)))
     return tuple(found)
 

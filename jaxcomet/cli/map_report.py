@@ -181,7 +181,7 @@ def _proof(found: MapResult) -> str:
             "interrupted": "; INTERRUPTED",
         }[found.stopped]
         return f"best found, not proven: {priced} evaluations by {found.method}, of {size}{why}"
-    skipped = sum(way.size for way in found.ways if way.skipped)
+    skipped = sum(way.size - way.evaluated for way in found.ways if way.skipped)
     rest = found.size - found.evaluated - skipped
     parts = [f"{priced} priced"] if skipped or rest else []
     parts += [f"{tables.count(skipped)} skipped because of their bound"] if skipped else []
@@ -245,7 +245,7 @@ def _others(found: MapResult) -> Iterator[str]:
         note = f", {tables.count(skipped)} of them skipped" if skipped else ""
         yield f"and {tables.count(len(rest))} more ways{note}"
     if any(way.skipped for way in possible):
-        yield "skipped: no mapping of the way is better than its bound, which is above the best"
+        yield "skipped: no mapping of the way can be better than the best of another, by its bounds"
     if found.method != "enumerate" and any(way.value is None for way in possible):
         yield "-: nothing that fits, or nothing better than in a way searched along with it"
     refusals: dict[str, list[str]] = {}

@@ -213,8 +213,8 @@ def _search(
     progress: Callable[[int, int], None],
 ) -> Entry | str:
     """The best mapping of a strategy, or why there is none."""
-    options = {n: "all" if n in TRIED else values[0] for n, values in strategy.options.items()}
-    given = {n: value for n, value in setting.options.items() if n in options}
+    options = {n: values[0] for n, values in strategy.options.items() if n not in TRIED}
+    given = {n: value for n, value in setting.options.items() if n in strategy.options}
     try:
         found = optimize.map(
             workload,

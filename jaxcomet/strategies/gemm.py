@@ -16,16 +16,21 @@ def _tiled(workload: CompoundOp, machine: Machine, options: dict[str, str]) -> P
     return Plan(rows.matrix_stage(nest, gemm, options["order"]))
 
 
-_WHOLE = ("NMK", *(o for o in map("".join, itertools.permutations("NMK")) if o != "NMK"))
+WHOLE = ("NMK", *(o for o in map("".join, itertools.permutations("NMK")) if o != "NMK"))
 # the innermost loop leaves one tensor alone; slices of another one can pass along either dimension
 # of that, which is the one further in of the outer two, so that the third one stays meanwhile
-_SLICED = tuple(o + o[1] for o in _WHOLE)
+_SLICED = tuple(o + o[1] for o in WHOLE)
 
-ORDERS = (*_WHOLE, *_SLICED)
+ORDERS = (*WHOLE, *_SLICED)
 """Loop orders of the outermost level, outermost loop first. With four letters the last dimension is
 split once more: ``NMKM`` holds a tile of the result and one of the right operand, and streams the
 left one beside them in slices of its rows."""
 
 STRATEGIES = (
-    Strategy(name="tiled", options={"order": ORDERS, "tiling": ("free", "rows")}, plan=_tiled),
+    Strategy(
+        name="tiled",
+        options={"order": ORDERS, "tiling": ("free", "rows")},
+        tried={"order": WHOLE},
+        plan=_tiled,
+    ),
 )

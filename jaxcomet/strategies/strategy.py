@@ -34,11 +34,13 @@ class Strategy:
     Attributes:
       name: as on the command line.
       options: allowed values of each option, the default first.
+      tried: of an option, the values that a search tries where none is asked for; all if left out.
       plan: (workload, machine, all options) -> tree, homes and rewrites.
     """
 
     name: str
     options: MappingABC[str, tuple[str, ...]]
+    tried: MappingABC[str, tuple[str, ...]] = field(default_factory=dict)
     plan: Callable[[CompoundOp, Machine, dict[str, str]], Plan]
 
     def chosen(self, options: MappingABC[str, str]) -> dict[str, str]:

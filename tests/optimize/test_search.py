@@ -179,6 +179,7 @@ def test_a_space_too_large_to_enumerate_goes_to_gradients(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(search, "race", race)
     monkeypatch.setattr(search, "ENUMERATED", 100)
+    monkeypatch.setattr(search, "BRANCHED", 1_000)
     with pytest.raises(KeyboardInterrupt):
         optimize.map(SMALL, EDGE)
     with pytest.raises(KeyboardInterrupt):

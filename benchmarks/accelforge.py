@@ -24,7 +24,9 @@ What differs, and what is done about it:
 * Latency only breaks ties in ours and is left to chance in accelforge. Its energies are float32.
 * It maps the operations as they are written, so ours leaves out the strategies with the online
   softmax; what they reach is noted beside it in the JSON.
-* Its counts of tiles that do not divide are averages over partial and whole ones.
+* Its counts of tiles that do not divide are averages over partial and whole ones: where columns
+  fill 5.3 passes of the array, it has rows read 5.7 times, ours 6 times. Of a GEMM with such tiles,
+  its loops are therefore priced by our model too, and ours may not be worse than that.
 
 Figures of tests/jaxcomet/test_peers.py that were derived by hand are compared with both. Samples,
 mappings, versions, commit and date go to the JSON; the table is computed from it.
@@ -33,6 +35,7 @@ mappings, versions, commit and date go to the JSON; the table is computed from i
 import argparse
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -47,7 +50,7 @@ STARTED = time.perf_counter(), time.process_time()
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # for tests.jaxcomet
 
-from jaxcomet import attention, hardware, optimize  # noqa: E402
+from jaxcomet import attention, evaluate, hardware, optimize, strategies  # noqa: E402
 from jaxcomet.hardware import Machine  # noqa: E402
 from jaxcomet.optimize import MapResult  # noqa: E402
 from jaxcomet.workload import CompoundOp, Operation  # noqa: E402
@@ -94,7 +97,7 @@ class Case:
 
 
 def gemm_cases() -> dict[str, Case]:
-    """The 512^3 GEMM by buffer size; at 40 KiB the operands need tiles of different depths."""
+    """The 512^3 GEMM by buffer size; at 40 KiB one operand comes in slices beside the other."""
     found = {}
     for size in (32_768, 40_960, 65_536, 98_304, 131_072, 262_144, 263_168):
         least = peers.least_bytes(size)
@@ -224,6 +227,34 @@ def ours(case: Case, orders: Orders) -> dict[str, Any]:
     return result
 
 
+def repriced(case: Case, lines: list[str]) -> float:
+    """Energy in our model of a GEMM by the loops that accelforge found; 0 where ours has no such.
+
+    A loop around the last tensor that the buffer holds belongs to main memory; the second one over
+    a dimension makes slices.
+    """
+    machine, last = case.hardware(), max(i for i, x in enumerate(lines) if "in GLB" in x)
+    steps: dict[str, list[int]] = {d: [] for d in "MNK"}
+    for text in lines[:last]:
+        loop = re.match(r"T-(\w) in \[0\.\.(\d+)\)", text)
+        if loop:
+            steps[loop[1].upper()].append(int(loop[2]))
+    found = math.inf
+    for order in strategies.get("gemm", "tiled").options["order"]:
+        factors = {f"{d}_dram_t": several[0] for d, several in steps.items() if several}
+        slices = {d: several[1] for d, several in steps.items() if len(several) > 1}
+        if set(slices) != set(order[3:]):
+            continue
+        factors |= {f"{d}_dram_slices": n for d, n in slices.items()}
+        for dim, several in steps.items():
+            factors[f"{dim}_comp"] = math.ceil(case.workload.sizes[dim] / math.prod(several))  # pyright: ignore[reportArgumentType, reportOperatorIssue]
+        mapping = strategies.build(case.workload, machine, "tiled", factors, order=order)
+        cost = evaluate(case.workload, mapping, machine, conventions=peers.STEADY)
+        if cost.feasible:
+            found = min(found, float(cost.energy_pj))  # pyright: ignore[reportArgumentType]
+    return found if found < math.inf else 0.0
+
+
 def _whole(factors: Mapping[str, Any]) -> dict[str, int]:
     return {n: int(v) for n, v in factors.items() if int(v) != 1}
 
@@ -243,8 +274,9 @@ def problems(case: Case, theirs: dict[str, Any], our: dict[str, Any]) -> list[st
     legal, best, found = theirs["legal"], our["best"], []
     if not best["fits"]:
         found.append("nothing of ours fits")
-    if not legal["rejected"] and best["energy_pj"] > legal["energy_pj"] * (1 + FLOAT32):
-        found.append(f"ours is worse by {best['energy_pj'] / legal['energy_pj'] - 1:.2%}")
+    most = max(legal["energy_pj"], our.get("repriced_pj", 0.0))
+    if not legal["rejected"] and best["energy_pj"] > most * (1 + FLOAT32):
+        found.append(f"ours is worse by {best['energy_pj'] / most - 1:.2%}")
     for quantity in ("dram_bytes", "energy_pj"):
         hand = getattr(case, quantity)
         for who, answer in (("accelforge", legal), ("ours", best)) if hand else ():
@@ -307,6 +339,8 @@ def main() -> None:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for name, case in chosen.items():
         theirs, our = run_accelforge(options.python, case), run_ours(name, options.orders)
+        if case.tiles == "any":
+            our["repriced_pj"] = repriced(case, theirs["legal"]["mapping"])
         wrong = problems(case, theirs, our)
         print(line(name, theirs, our, wrong), flush=True)
         results.append({"case": name, "accelforge": theirs, "ours": our, "problems": wrong})

@@ -484,6 +484,13 @@ def workload_bound(
     return _chosen(found, min)
 
 
+def tree_bound(
+    workload: CompoundOp, machine: Machine, *, conventions: Conventions = DEFAULT
+) -> Bound:
+    """A bound for every mapping tree of one form of a workload; else as `workload_bound`."""
+    return _any_tree(*_single(workload, machine), conventions)
+
+
 def plan_bound(
     workload: CompoundOp,
     machine: Machine,
@@ -492,6 +499,7 @@ def plan_bound(
     *,
     spatial: MappingABC[str, int] | None = None,
     conventions: Conventions = DEFAULT,
+    any_tree: Bound | None = None,
 ) -> Bound:
     """A bound for all factors of one mapping tree; at least that of `workload_bound`.
 
@@ -504,6 +512,7 @@ def plan_bound(
         them collectives, replicas and the mesh are free, and a tree whose tiles rotate gets the
         bound of the workload.
       conventions: rules of accounting.
+      any_tree: `tree_bound` of the workload, where it is known.
 
     Returns:
       The bound.
@@ -527,7 +536,7 @@ def plan_bound(
         raise MappingError(f"tree: runs {', '.join(run)}; expected once each: {', '.join(names)}")
     plan = tree, homes
     check(_place(workload, machine, plan, conventions, {}, whole=False))
-    least = _any_tree(workload, machine, conventions)
+    least = any_tree or _any_tree(workload, machine, conventions)
     walked = _walked(workload, machine, plan, spatial, conventions)
     return least if walked is None else _chosen([_bound(walked), least], max)
 

@@ -261,7 +261,6 @@ def enumerate_way(
       so).
 
     Raises:
-      MappingError: the strategy cannot run on this machine.
       BeatenError: it has turned out that none is better than `above`.
       TooManyError: more than `most` mappings would have to be priced.
     """
@@ -340,11 +339,16 @@ def enumerate_mappings(
       objective: ``latency``, ``energy`` or ``edp``.
       scope: what the space ranges over.
       progress: called with the number of mappings priced since the last call.
+
+    Raises:
+      MappingError: the strategy cannot run on this machine.
     """
+    one = way(workload, machine, strategy, options or {}, loop_orders, scope)
+    one.check(workload, machine, conventions)
     return enumerate_way(
         workload,
         machine,
-        way(workload, machine, strategy, options or {}, loop_orders, scope),
+        one,
         conventions=conventions,
         objective=objective,
         scope=scope,

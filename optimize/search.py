@@ -10,6 +10,7 @@ mapping, with a lower bound beside it.
 import contextlib
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingABC
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import jax
@@ -20,7 +21,7 @@ from jaxcomet._version import __version__
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import MappingError
-from jaxcomet.optimize.bounds import Bound, plan_bound, workload_bound
+from jaxcomet.optimize.bounds import Bound, plan_bound, tree_bound, workload_bound
 from jaxcomet.optimize.pricing import OBJECTIVES, Objective
 from jaxcomet.optimize.proof import enumerate_ways
 from jaxcomet.optimize.pruning import TooManyError
@@ -38,7 +39,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 ENUMERATED = 100_000_000
 """Mappings up to which ``auto`` enumerates."""
 
-BRANCHED = 10_000_000
+BRANCHED = 30_000_000
 """Mappings that it prices, of more than those, to find out whether the others can be skipped."""
 
 BUDGET = 20_000
@@ -265,23 +266,6 @@ def _names(
     return names
 
 
-def _bound(workload: CompoundOp, machine: Machine, one: Way, conventions: Conventions) -> Bound:
-    """What no mapping of a way can go below."""
-    assert one.plan is not None
-    several = [space.units() for space in one.spaces]
-    known: dict[str, int] | None = {}
-    for units in several:
-        known = None if known is None or units is None else known | units
-    return plan_bound(
-        rewritten(workload, one.plan.rewrites),
-        machine,
-        one.plan.tree,
-        one.plan.homes,
-        spatial=known,
-        conventions=conventions,
-    )
-
-
 def _task(
     workload: CompoundOp,
     machine: Machine,
@@ -293,21 +277,13 @@ def _task(
     """What is searched, the ways in the order of their bounds; and those that are refused."""
     possible: list[tuple[float, Way]] = []
     refused: list[WayResult] = []
-    bounds: dict[object, float] = {}  # the order of loops does not change them
+    known = _Known(workload, machine, conventions)
     for one in found:
-        reason = one.refusal
-        if not reason:
-            try:
-                one.parts(workload, machine, conventions, scope)
-            except MappingError as error:
-                reason = str(error)
+        reason = one.refusal or known.refusal(one)
         if reason:
             refused.append(outcome(one, np.inf, refusal=reason))
             continue
-        kind = (one.strategy.name, *sorted(one.options.items()))
-        if kind not in bounds:
-            bounds[kind] = _bound(workload, machine, one, conventions).of(objective)
-        possible.append((bounds[kind], one))
+        possible.append((known.bound(one).of(objective), one))
     if not possible:
         reasons = tuple(dict.fromkeys(r.refusal for r in refused))
         raise ImpossibleError(workload.name, machine.name, reasons)
@@ -322,3 +298,55 @@ def _task(
         scope=scope,
     )
     return task, tuple(refused)
+
+
+@dataclass
+class _Known:
+    """Bounds and refusals of ways; the order of the loops changes neither."""
+
+    workload: CompoundOp
+    machine: Machine
+    conventions: Conventions
+    _refusals: dict[object, str] = field(default_factory=dict)
+    _plans: dict[object, Bound] = field(default_factory=dict)
+    _forms: dict[tuple[str, ...], Bound] = field(default_factory=dict)
+
+    def _kind(self, one: Way) -> object:
+        options = {n: v for n, v in one.options.items() if n != "order" or len(v) > len(set(v))}
+        return (one.strategy.name, *sorted(options.items()))
+
+    def refusal(self, one: Way) -> str:
+        """Why the machine cannot run a way; empty where it can."""
+        kind = self._kind(one)
+        if kind not in self._refusals:
+            self._refusals[kind] = ""
+            try:
+                one.check(self.workload, self.machine, self.conventions)
+            except MappingError as error:
+                self._refusals[kind] = str(error)
+        return self._refusals[kind]
+
+    def bound(self, one: Way) -> Bound:
+        """What no mapping of a way can go below."""
+        kind, plan = self._kind(one), one.plan
+        if kind in self._plans:
+            return self._plans[kind]
+        assert plan is not None
+        form = rewritten(self.workload, plan.rewrites)
+        if plan.rewrites not in self._forms:
+            bound = tree_bound(form, self.machine, conventions=self.conventions)
+            self._forms[plan.rewrites] = bound
+        units: dict[str, int] | None = {}
+        for space in one.spaces:
+            more = space.units()
+            units = None if units is None or more is None else units | more
+        self._plans[kind] = plan_bound(
+            form,
+            self.machine,
+            plan.tree,
+            plan.homes,
+            spatial=units,
+            conventions=self.conventions,
+            any_tree=self._forms[plan.rewrites],
+        )
+        return self._plans[kind]

@@ -124,35 +124,40 @@ class Way:
         conventions: Conventions = DEFAULT,
         scope: Scope = EVERYTHING,
     ) -> tuple[Part, ...]:
-        """The parts, to be priced.
-
-        Raises:
-          MappingError: the strategy cannot run on this machine.
-        """
+        """The parts, to be priced."""
         assert self.plan is not None
         floats = jax.tree.map(float, (workload, machine))
-        found = []
-        for space in self.spaces:
-            mapping = Mapping(
-                strategy="",  # a static field: a name would make a program of its own
-                tree=space.tree,
-                homes=tuple(sorted(self.plan.homes.items())),
-                factors={},
-                rewrites=self.plan.rewrites,
-            )
-            part = Part(
+        homes = tuple(sorted(self.plan.homes.items()))
+        return tuple(
+            Part(
                 workload=floats[0],
                 machine=floats[1],
-                mapping=mapping,
+                mapping=Mapping(
+                    strategy="",  # a static field: a name would make a program of its own
+                    tree=space.tree,
+                    homes=homes,
+                    factors={},
+                    rewrites=self.plan.rewrites,
+                ),
                 space=space,
                 conventions=conventions,
                 max_units=scope.max_units,
             )
-            one = part.points(np.zeros((1, len(space.axes)), dtype=int))
+            for space in self.spaces
+        )
+
+    def check(
+        self, workload: CompoundOp, machine: Machine, conventions: Conventions = DEFAULT
+    ) -> None:
+        """Refuses what the machine cannot run, whatever the factors and the order of loops.
+
+        Raises:
+          MappingError: the strategy cannot run on this machine.
+        """
+        for part in self.parts(workload, machine, conventions):
+            one = part.points(np.zeros((1, len(part.space.axes)), dtype=int))
             named = dataclasses.replace(part.with_factors(one), strategy=self.label)
-            evaluate_totals(workload, named, machine, conventions=conventions)  # refuses
-            found.append(part)
-        return tuple(found)
+            evaluate_totals(workload, named, machine, conventions=conventions)
 
     def build(
         self, workload: CompoundOp, machine: Machine, factors: MappingABC[str, float]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxcomet import strategies
+from jaxcomet import optimize, strategies
 from jaxcomet.hardware import load
 from jaxcomet.strategies import Strategy
 from jaxcomet.workload import CompoundOp
@@ -44,6 +44,28 @@ def test_gemm_energy_and_latency_at_every_buffer_size(capacity: int):
     assert cost.root_traffic_bytes == least_bytes(capacity)
     assert cost.energy_pj == pytest.approx(gemm_energy(least_bytes(capacity), S**3), rel=1e-12)
     assert cost.latency_cycles == S**3 / ARRAY**2
+
+
+@pytest.mark.parametrize("capacity", [4_096, 12_288, 32_768, 40_960, 98_304])
+def test_the_search_finds_the_least_traffic_where_operands_pass_in_slices(capacity: int):
+    # one tile stays, and of the others a row and a column are enough: the sum in least_bytes
+    machine = load("r2", [("memory.glb.capacity", f"{capacity} B")])
+    found = optimize.map(GEMM, machine, objective="energy", tiles="divisors", conventions=STEADY)
+    assert found.proven
+    assert found.cost.root_traffic_bytes == least_bytes(capacity)
+    assert found.value == pytest.approx(gemm_energy(least_bytes(capacity), S**3), rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capacity", [4_096, 12_288, 32_768, 40_960, 98_304])
+def test_the_search_finds_the_least_traffic_of_tiles_of_any_size(capacity: int):
+    machine = load("r2", [("memory.glb.capacity", f"{capacity} B")])
+    found = optimize.map(GEMM, machine, objective="energy", tiles="any", conventions=STEADY)
+    assert found.proven
+    assert found.size > 2e9
+    # partial columns of the array may cost more than what they save in main memory
+    assert found.cost.root_traffic_bytes >= least_bytes(capacity, only_divisors=False)
+    assert found.value <= gemm_energy(least_bytes(capacity), S**3) * (1.0 + 1e-12)
 
 
 @pytest.mark.slow

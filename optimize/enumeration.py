@@ -8,6 +8,7 @@ mappings that no other beats in both), and the best pair of points is the best o
 """
 
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingABC
 from dataclasses import dataclass
@@ -238,6 +239,7 @@ def enumerate_way(
     stop: Callable[[], bool] | None = None,
     above: tuple[float, float] = (np.inf, np.inf),
     most: float | int = np.inf,
+    shared: "Shared | None" = None,
 ) -> Best:
     """Prices all mappings of a way that may be the best, and returns the best.
 
@@ -255,6 +257,7 @@ def enumerate_way(
       stop: asked before each slab; where it says so, the best so far is returned, not proven.
       above: key of a mapping of another way: this one need not be searched for what is no better.
       most: mappings that may be priced.
+      shared: parts that other ways have as well; they count as priced in each.
 
     Returns:
       The best mapping with its exact cost; if none fits, the one nearest to fitting (its cost says
@@ -271,10 +274,14 @@ def enumerate_way(
     parts = one.parts(workload, machine, conventions, scope)
     front = objective == "edp" and len(parts) > 1
     complete = True
+    stopped = stop or (lambda: False)
     if len(parts) > 1:
         above = (np.inf, np.inf)
     for part in parts:
-        result = _search(part, objective, front, advance, stop or (lambda: False), above, most)
+        if shared is None or len(parts) == 1:
+            result = _search(part, objective, front, advance, stopped, above, most)
+        else:
+            result = shared.search(part, objective, front, advance, stopped, most)
         found.append(result)
         complete &= result.complete
         searched.append(
@@ -300,6 +307,40 @@ def enumerate_way(
         proven=complete,
         history=_joined(found, objective) if possible else (),
     )
+
+
+class Shared:
+    """Parts of several ways, each searched once, whichever thread comes first."""
+
+    def __init__(self) -> None:
+        """Nothing has been searched."""
+        self._lock = threading.Lock()
+        self._found: dict[object, tuple[threading.Lock, list[Found]]] = {}
+
+    def search(
+        self,
+        part: Part,
+        objective: Objective,
+        front: bool,
+        progress: Callable[[int], None],
+        stop: Callable[[], bool],
+        most: float | int,
+    ) -> Found:
+        """The best mapping, or the front, of a part of a way that has others."""
+        mapping = part.mapping
+        axes = tuple((a.names, a.splits.tobytes()) for a in part.space.axes)
+        with self._lock:
+            lock, known = self._found.setdefault(
+                (mapping.tree, mapping.homes, mapping.rewrites, axes), (threading.Lock(), [])
+            )
+        with lock:
+            if known:
+                progress(part.size)
+                return known[0]
+            found = _search(part, objective, front, progress, stop, (np.inf, np.inf), most)
+            if found.complete:
+                known.append(found)
+            return found
 
 
 def exact_cost(

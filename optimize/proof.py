@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from jaxcomet.optimize.enumeration import Best, enumerate_way
+from jaxcomet.optimize.enumeration import Best, Shared, enumerate_way
 from jaxcomet.optimize.pruning import BeatenError
 from jaxcomet.optimize.task import Answer, Clock, Counter, Task, answer
 from jaxcomet.optimize.ways import Way
@@ -46,6 +46,7 @@ def enumerate_ways(
             stop=clock.over,
             above=own.get(way.strategy.name, (np.inf, np.inf)),
             most=most - priced,
+            shared=shared,
         )
 
     results: list[tuple[Way, float, Best | None]] = []
@@ -53,6 +54,7 @@ def enumerate_ways(
     own: dict[str, tuple[float, float]] = {}  # best of each strategy
     history: list[tuple[int, float]] = []
     best, priced = (np.inf, np.inf), 0
+    shared = Shared()
     waiting = list(zip(task.ways, task.bounds, strict=True))
     # two at a time, because one compiles while another is priced; what is skipped depends on whole
     # rounds alone, not on which of the two is faster

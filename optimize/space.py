@@ -300,6 +300,22 @@ def _reaches(splits: np.ndarray, bound: int) -> np.ndarray:
     return good
 
 
+def parts_of(tree: Node) -> tuple[Node, ...]:
+    """The parts of a tree that share no factor."""
+    several = (
+        list(tree.children) if isinstance(tree, Group) and tree.binding == "sequential" else [tree]
+    )
+    clusters: list[tuple[set[str], list[Node]]] = []
+    for part in several:
+        names, nodes = set(factor_names(part)), [part]
+        for cluster in [c for c in clusters if c[0] & names]:
+            clusters.remove(cluster)
+            names |= cluster[0]
+            nodes = cluster[1] + nodes
+        clusters.append((names, nodes))
+    return tuple(n[0] if len(n) == 1 else Group(tuple(n)) for _, n in clusters)
+
+
 def spaces(
     workload: CompoundOp, machine: Machine, tree: Node, scope: Scope = EVERYTHING
 ) -> tuple[Space, ...]:
@@ -318,20 +334,8 @@ def spaces(
     for name, _ in scope.fixed:
         if name not in known:
             raise ConstraintError(f"fixed {name}: no such factor; there are {', '.join(known)}")
-    parts = (
-        list(tree.children) if isinstance(tree, Group) and tree.binding == "sequential" else [tree]
-    )
-    clusters: list[tuple[set[str], list[Node]]] = []
-    for part in parts:
-        names, nodes = set(factor_names(part)), [part]
-        for cluster in [c for c in clusters if c[0] & names]:
-            clusters.remove(cluster)
-            names |= cluster[0]
-            nodes = cluster[1] + nodes
-        clusters.append((names, nodes))
     found = []
-    for _, nodes in clusters:
-        part = nodes[0] if len(nodes) == 1 else Group(tuple(nodes))
+    for part in parts_of(tree):
         dims = dict.fromkeys(
             d
             for c in computes(part)

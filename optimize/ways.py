@@ -32,7 +32,7 @@ from jaxcomet.mapping import (
     walk,
 )
 from jaxcomet.optimize.pricing import Part
-from jaxcomet.optimize.space import EVERYTHING, ConstraintError, Scope, Space, spaces
+from jaxcomet.optimize.space import EVERYTHING, ConstraintError, Scope, Space, parts_of, spaces
 from jaxcomet.rewrite import rewritten
 from jaxcomet.strategies import Plan, Strategy
 from jaxcomet.workload import CompoundOp
@@ -146,6 +146,16 @@ class Way:
             for space in self.spaces
         )
 
+    def reordered(self, loop_orders: dict[str, str]) -> "Way":
+        """The way with the loops of some levels in another order: its spaces have the same axes."""
+        assert self.plan is not None
+        plan = dataclasses.replace(self.plan, tree=reordered(self.plan.tree, loop_orders))
+        spaces = tuple(
+            Space(tree, space.axes)
+            for tree, space in zip(parts_of(plan.tree), self.spaces, strict=True)
+        )
+        return dataclasses.replace(self, loop_orders=loop_orders, plan=plan, spaces=spaces)
+
     def check(
         self, workload: CompoundOp, machine: Machine, conventions: Conventions = DEFAULT
     ) -> None:
@@ -213,14 +223,15 @@ def ways(
     """
     found: list[Way] = []
     for strategy, several in tried:
-        seen: list[Any] = []
+        seen: set[Any] = set()
         for options in several:
             try:
-                for orders in _orders(workload, machine, strategy, options, loop_orders):
-                    one = way(workload, machine, strategy, options, orders, scope)
+                own = way(workload, machine, strategy, options, scope=scope)
+                for orders in _orders(workload, machine, own, loop_orders):
+                    one = own.reordered(orders) if orders else own
                     form = _form(workload, one)
                     if form not in seen:
-                        seen.append(form)
+                        seen.add(form)
                         found.append(one)
             except (MappingError, ConstraintError) as error:
                 found.append(Way(strategy=strategy, options=options, refusal=str(error)))
@@ -237,14 +248,15 @@ def _form(workload: CompoundOp, one: Way) -> Any:
         for column, name in enumerate(axis.names)
     }
     single = {name for name, values in columns.items() if np.all(values == 1)}
-    splits = [
+    splits = tuple(
         (axis.dim, tuple((n, columns[n].tobytes()) for n in axis.names if n not in single))
         for part in one.spaces
         for axis in part.axes
-    ]
+    )
+    homes = tuple(sorted(one.plan.homes.items()))
     tree = _without(one.plan.tree, single)
     stays = _stays(rewritten(workload, one.plan.rewrites), tree)
-    return (_sorted(tree), stays, one.plan.homes, one.plan.rewrites, splits)
+    return (_sorted(tree), stays, homes, one.plan.rewrites, splits)
 
 
 def _without(item: Any, names: set[str]) -> Any:
@@ -277,26 +289,22 @@ def _sorted(node: Node) -> Node:
 
 
 def _orders(
-    workload: CompoundOp,
-    machine: Machine,
-    strategy: Strategy,
-    options: dict[str, str],
-    wanted: LoopOrders,
+    workload: CompoundOp, machine: Machine, one: Way, wanted: LoopOrders
 ) -> Iterator[dict[str, str]]:
-    """Loop orders by level to try for a strategy, its own first."""
+    """Loop orders by level to try for a way, its own first."""
+    assert one.plan is not None
+    tree = one.plan.tree
     if not isinstance(wanted, str):
-        tree = strategy.planned(workload, machine, **options).tree
         levels = {n.level for n, _ in walk(tree) if isinstance(n, Temporal)}
         yield {level: order for level, order in wanted.items() if level in levels}
         return
     if wanted == "fixed":
         yield {}
         return
-    plan = strategy.planned(workload, machine, **options)
-    form = rewritten(workload, plan.rewrites)
+    form = rewritten(workload, one.plan.rewrites)
     # those of the outermost level are options of some strategies
-    levels = machine.levels[1 if "order" in strategy.options else 0 :]
-    per_level = [[None, *distinct_orders(form, plan.tree, level.name)] for level in levels]
+    levels = machine.levels[1 if "order" in one.strategy.options else 0 :]
+    per_level = [[None, *distinct_orders(form, tree, level.name)] for level in levels]
     for chosen in itertools.product(*per_level):
         named = zip(levels, chosen, strict=True)
         yield {level.name: order for level, order in named if order is not None}

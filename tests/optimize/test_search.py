@@ -15,7 +15,7 @@ from jaxcomet import attention, evaluate, gemm, gemm_softmax, optimize
 from jaxcomet.cost import conventions
 from jaxcomet.hardware import Machine, load
 from jaxcomet.mapping import MappingError
-from jaxcomet.optimize import ConstraintError, MapResult, SearchError, search
+from jaxcomet.optimize import ConstraintError, MapResult, SearchError, enumeration, search
 from jaxcomet.optimize.enumeration import enumerate_way
 from jaxcomet.optimize.pricing import OBJECTIVES, Objective
 from jaxcomet.optimize.space import spaces
@@ -215,6 +215,33 @@ def test_a_second_ctrl_c_interrupts_at_once_and_the_first_one_works_again_afterw
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
     assert optimize.map(SMALL, EDGE, method="local", budget=100).stopped == "budget"
+
+
+def test_parts_that_ways_share_are_searched_once(monkeypatch: pytest.MonkeyPatch):
+    # the softmax of fused-distsm has nothing to do with the order of the loops over K
+    op, machine = gemm_softmax(8, 16, 8), load("r2v")
+    searched: list[Any] = []
+    search_part = enumeration._search
+
+    def counted(part: Any, *rest: Any) -> Any:
+        searched.append(part)
+        return search_part(part, *rest)
+
+    monkeypatch.setattr(enumeration, "_search", counted)
+    asked = {"strategies": ("fused-distsm",), "loop_orders": "all", "objective": "edp"}
+    once = optimize.map(op, machine, **asked)
+    calls = len(searched)
+    monkeypatch.setattr(
+        enumeration.Shared,
+        "search",
+        lambda self, part, objective, front, progress, stop, most: counted(
+            part, objective, front, progress, stop, (np.inf, np.inf), most
+        ),
+    )
+    searched.clear()
+    again = optimize.map(op, machine, **asked)
+    assert calls < len(searched)
+    assert (again.mapping, again.ways, again.evaluated) == (once.mapping, once.ways, once.evaluated)
 
 
 def test_progress_adds_up():

@@ -190,8 +190,11 @@ def _alike(first: Number, second: Number) -> tuple[jax.Array, jax.Array]:
     """Two numbers as arrays of one shape and type."""
     # the usual cases without the operations of the general one, which a float that jax
     # differentiates by needs
-    plain = isinstance(first, jax.Array) and not first.weak_type
-    if plain and jnp.issubdtype(first.dtype, jnp.floating):
+    if (
+        isinstance(first, jax.Array)
+        and not first.weak_type
+        and jnp.issubdtype(first.dtype, jnp.floating)
+    ):
         if isinstance(second, float):
             return first, jax.lax.full_like(first, second)
         if isinstance(second, jax.Array) and first.aval == second.aval:

@@ -110,6 +110,8 @@ def branches(part: Part, objective: Objective) -> Branches | None:
     if part.workload.mask is not None or part.conventions.refill_energy == "per-step":
         return None
     tree, machine = part.space.tree, part.machine
+    if len(machine.levels) < 2:
+        return None
     decided = {
         f
         for node, _ in walk(tree)

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -173,7 +174,7 @@ def test_slices_of_one_operand_pass_beside_the_others():
     assert held == {"A": 48, "B": 48, "C": 144}
 
 
-def _moves(cost: Cost, level: str) -> list[tuple[object, MoveTime]]:
+def _moves(cost: Cost, level: str) -> list[tuple[Any, MoveTime]]:
     nodes = [n for n in cost.nodes if n.level == level]
     return [x for n in nodes for x in zip(n.moves_per_run, n.moves, strict=True)]
 

@@ -1,7 +1,9 @@
 """Local search: the first single move that improves is taken; at a local optimum it starts anew.
 
 Several chains run side by side, so that their moves are priced in one batch; one chain alone is the
-plain first-improvement search, which wins where evaluations are few.
+plain first-improvement search, which wins where evaluations are few. Each chain's next moves are
+priced along with the one that is due, since a batch takes hardly longer than a single mapping; what
+an improvement makes pointless is not counted.
 """
 
 from collections.abc import Iterator
@@ -10,6 +12,8 @@ import numpy as np
 
 from jaxcomet.optimize.moves import Moves
 from jaxcomet.optimize.problem import Problem
+
+_AHEAD = 32  # moves of a chain that are priced at once
 
 
 def chains_for(evaluations: int) -> int:
@@ -46,6 +50,10 @@ def local_search(
     yield
     ahead: list[list[np.ndarray]] = [list(moves.neighbours(p, rng)) for p in points]
     while True:
+        due = [several[-1] for several in ahead if several]
+        if not all(problem.foresees(p) for p in due):
+            most = max(1, min(_AHEAD, problem.left))
+            problem.foresee(np.concatenate([s[-most:] for s in ahead if s]))
         ended = np.array([not several for several in ahead])
         proposed = np.stack([several.pop() if several else fresh() for several in ahead])
         found = problem.score(proposed)

@@ -7,6 +7,7 @@ from jaxcomet import gemm, strategies
 from jaxcomet.hardware import load
 from jaxcomet.optimize.local import local_search
 from jaxcomet.optimize.moves import Lines, Moves
+from jaxcomet.optimize.pricing import Prices
 from jaxcomet.optimize.problem import BudgetSpentError, Problem
 from jaxcomet.optimize.rounding import Rounding
 from jaxcomet.optimize.space import Axis
@@ -109,3 +110,31 @@ def test_rounding_finds_the_nearest_row_and_knows_the_corners_of_the_box():
     assert rounding.dims == 3 * 3 + 1
     corners = rounding.from_box(np.stack([np.zeros(10), np.ones(10)]))
     assert corners[:, 0].tolist() == [0, 2]
+
+
+def test_what_is_priced_ahead_counts_when_it_is_scored_and_changes_nothing():
+    problem, plain = _problem(100), _problem(100)
+    points = problem.random(np.random.default_rng(3), 12)
+    problem.foresee(points[:8])
+    assert problem.evaluated == 0
+    assert not len(problem.point)
+    assert problem.foresees(points[7])
+    assert not problem.foresees(points[8])
+    calls: list[int] = []
+    price = Problem.price
+
+    def counted(self: Problem, some: np.ndarray) -> Prices:
+        calls.append(len(some))
+        return price(self, some)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Problem, "price", counted)
+        ahead = problem.score(points[:4])
+        assert calls == []
+        mixed = problem.score(points[4:])
+        assert calls == [8]
+    assert problem.evaluated == 12
+    assert not problem.foresees(points[0])
+    np.testing.assert_array_equal(np.concatenate([ahead, mixed]), plain.score(points))
+    assert problem.best == plain.best
+    assert problem.feasible == plain.feasible

@@ -29,8 +29,8 @@ from jaxcomet.optimize.pricing import Objective, Part, objective_keys
 from jaxcomet.optimize.space import Axis, Space
 from jaxcomet.rewrite import rewritten
 
-_MOST = 1 << 24
-"""Branches of a space that are looked at one by one."""
+_MOST = 1 << 22
+"""Most branches of a space that are looked at: some hundred bytes each."""
 
 _PHYSICAL = ("read_stalls", "step_share", "windows", "fill_drain", "shared_bus", "overlap")
 """Conventions that at other values than their defaults let a latency be below what ports need."""

@@ -6,7 +6,6 @@ one is left as soon as it is known to hold none better than the earlier one's be
 strategy the best mapping is found so.
 """
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,7 +15,7 @@ from jaxcomet.optimize.pruning import BeatenError
 from jaxcomet.optimize.task import Answer, Clock, Counter, Task, answer
 from jaxcomet.optimize.ways import Way
 
-_THREADS = min(2, os.cpu_count() or 1)
+_THREADS = 2
 
 
 def enumerate_ways(

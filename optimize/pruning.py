@@ -176,8 +176,8 @@ def search_branches(
       most: mappings that may be priced.
 
     Returns:
-      The best mapping; None where it is quicker to price everything, or where nothing that fits has
-      been found.
+      The best mapping; None where it is quicker to price everything, or where nothing that fits was
+      found before it had to stop.
 
     Raises:
       BeatenError: none is better than `above`.
@@ -217,11 +217,11 @@ def search_branches(
             progress(visit.evaluated - before)
         spent += float(cost[:count].sum())
         waiting, chunk = waiting[count:], min(2.0 * chunk, _CHUNK_S)
-    if visit.best[2] < 0 and above[0] == np.inf:
+    if visit.best[2] < 0 and (above[0] == np.inf or len(waiting)):
         return None
     done = part.size if not len(waiting) else visit.evaluated
     progress(done - (visit.evaluated if told else 0))
-    if visit.best[2] < 0 or (not len(waiting) and visit.best[:2] >= above):
+    if not len(waiting) and visit.best[:2] >= above:
         raise BeatenError(visit.evaluated)
     index = np.array([visit.best[2]])
     prices = part.price(part.choices(index))

@@ -181,12 +181,9 @@ def _proof(found: MapResult) -> str:
             "interrupted": "; INTERRUPTED",
         }[found.stopped]
         return f"best found, not proven: {priced} evaluations by {found.method}, of {size}{why}"
-    skipped = sum(way.size - way.evaluated for way in found.ways if way.skipped)
-    rest = found.size - found.evaluated - skipped
-    parts = [f"{priced} priced"] if skipped or rest else []
-    parts += [f"{tables.count(skipped)} skipped because of their bound"] if skipped else []
-    parts += [f"{tables.count(rest)} cannot fit"] if rest else []
-    return f"PROVEN best of {size} mappings" + (f": {', '.join(parts)}" if parts else "")
+    rest = found.size - found.evaluated
+    parts = f": {priced} priced, {tables.count(rest)} ruled out by bounds" if rest else ""
+    return f"PROVEN best of {size} mappings{parts}"
 
 
 def _show_nothing(console: Console, found: MapResult) -> None:

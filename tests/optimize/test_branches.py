@@ -150,6 +150,12 @@ def test_a_way_that_cannot_be_better_is_left(monkeypatch: pytest.MonkeyPatch):
     worse = (best.key[0] * 1.01, 0.0)
     again = enumerate_way(op, machine, one, objective="energy", scope=scope, above=worse)
     assert again.key == best.key
+    # told to stop before that is known, it does not say so
+    stopped = enumerate_way(
+        *(op, machine, one), objective="energy", scope=scope, above=best.key, stop=lambda: True
+    )
+    assert not stopped.proven
+    assert stopped.evaluated == 0
     done: list[int] = []
     with pytest.raises(BeatenError):
         enumerate_way(

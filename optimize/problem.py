@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxcomet.optimize.pricing import Objective, Part, Prices, front_of, objective_keys
 
+_FORESEEN = 1 << 14  # prices kept for points that may be scored
 _MISFIT = 1e200  # puts what does not fit behind all that does, by its pressure
 
 
@@ -92,6 +93,8 @@ class Problem:
 
     def foresee(self, points: np.ndarray) -> None:
         """Prices points in one batch that are likely to be scored next; counted only then."""
+        if len(self._foreseen) > _FORESEEN:
+            self._foreseen.clear()  # mostly what no chain came to
         new = [p for p in points if p.tobytes() not in self._foreseen]
         if new:
             prices = self.price(np.stack(new))
@@ -103,11 +106,10 @@ class Problem:
         return point.tobytes() in self._foreseen
 
     def _scored(self, points: np.ndarray) -> np.ndarray:
-        found = [self._foreseen.pop(p.tobytes(), None) for p in points]
-        if all(x is not None for x in found):
-            prices = Prices(*np.array(found).T)
-        else:
-            prices = self.price(points)
+        self.foresee(points)
+        prices = Prices(*np.array([self._foreseen[p.tobytes()] for p in points]).T)
+        for point in points:
+            self._foreseen.pop(point.tobytes(), None)
         fits = prices.pressure <= 1.0
         self.feasible += int(fits.sum())
         first, second = objective_keys(self.objective, prices.latency_cycles, prices.energy_pj)

@@ -312,6 +312,7 @@ class _Known:
     _forms: dict[tuple[str, ...], Bound] = field(default_factory=dict)
 
     def _kind(self, one: Way) -> object:
+        # an order with slices is another tree, one without only another order
         options = {n: v for n, v in one.options.items() if n != "order" or len(v) > len(set(v))}
         return (one.strategy.name, *sorted(options.items()))
 

@@ -21,7 +21,6 @@ from jaxcomet.cost import evaluate_totals
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import (
-    Group,
     Mapping,
     MappingError,
     Node,
@@ -271,18 +270,13 @@ def _without(item: Any, names: set[str]) -> Any:
     return dataclasses.replace(item, **values)
 
 
-def _sorted(node: Node) -> Node:
-    """A tree with the loops in time of each node by their dimensions."""
-    match node:
-        case Temporal():
-            loops = tuple(sorted(node.loops, key=lambda x: x.dim))
-            return dataclasses.replace(node, loops=loops, body=_sorted(node.body))
-        case Spatial():
-            return dataclasses.replace(node, body=_sorted(node.body))
-        case Group():
-            return dataclasses.replace(node, children=tuple(_sorted(c) for c in node.children))
-        case _:
-            return node
+def _sorted(tree: Node) -> Node:
+    """A tree with the loops in time of each level by their dimensions."""
+    dims: dict[str, set[str]] = {}
+    for node, _ in walk(tree):
+        if isinstance(node, Temporal):
+            dims.setdefault(node.level, set()).update(x.dim for x in node.loops)
+    return reordered(tree, {level: sorted(found) for level, found in dims.items()})
 
 
 # -- loop orders ---------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def _parts(op: CompoundOp, machine: Machine, scope: Scope) -> list[Part]:
 def _drawn(
     part: Part, objective: Objective, rng: np.random.Generator, count: int
 ) -> tuple[int, int]:
-    """Random mappings: (those that their branch's bounds deny, those less than twice above them)."""
+    """Random mappings: (those that a bound of their branch denies, those less than twice above)."""
     found = branches(part, objective)
     if found is None:
         return 0, 0

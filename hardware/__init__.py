@@ -3,6 +3,7 @@
 if not __name__.startswith("jaxcomet."):
     raise ImportError(f"import jaxcomet.{__name__}, not {__name__}")
 
+from jaxcomet.hardware import numbers as numbers
 from jaxcomet.hardware.entries import Choice as Choice
 from jaxcomet.hardware.entries import Quantity as Quantity
 from jaxcomet.hardware.entries import Switch as Switch
@@ -24,3 +25,12 @@ from jaxcomet.hardware.machine import Scalar as Scalar
 from jaxcomet.hardware.machine import VectorEngine as VectorEngine
 from jaxcomet.hardware.machine import VectorOp as VectorOp
 from jaxcomet.hardware.schema import MachineSpec as MachineSpec
+from jaxcomet.hardware.technology import Area as Area
+from jaxcomet.hardware.technology import PowerLaw as PowerLaw
+from jaxcomet.hardware.technology import Sram as Sram
+from jaxcomet.hardware.technology import Technology as Technology
+from jaxcomet.hardware.technology import area as area
+from jaxcomet.hardware.technology import load_technology as load_technology
+from jaxcomet.hardware.technology import outside as outside
+from jaxcomet.hardware.technology import scaled_energies as scaled_energies
+from jaxcomet.hardware.technology import technology_names as technology_names

@@ -100,6 +100,13 @@ PITCH = Dimension(name="a pitch", base="mm", example="mm", factors={"mm": 1.0, "
 FEATURE_SIZE = Dimension(
     name="a feature size", base="um", example="um", factors={"um": 1.0, "nm": 1e-3}
 )
+AREA = Dimension(name="an area", base="um2", example="um2", factors={"um2": 1.0, "mm2": 1e6})
+AREA_PER_BANDWIDTH = Dimension(
+    name="an area per bandwidth",
+    base="um2/(byte/cycle)",
+    example="mm2/(byte/cycle)",
+    factors={"um2/(byte/cycle)": 1.0, "mm2/(byte/cycle)": 1e6},
+)
 
 
 def to_base(

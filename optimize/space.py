@@ -14,20 +14,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import jax
 import numpy as np
 
+from jaxcomet.arith import Number
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import (
     Group,
     Node,
     Spatial,
     computes,
-    factor_chain,
     factor_names,
     loops_of,
     walk,
 )
 from jaxcomet.optimize.splits import covers
+from jaxcomet.optimize.units import chains, spatial_factors, without_idle
 from jaxcomet.workload import CompoundOp
 
 Tiles = Literal["padded", "divisors", "any"]
@@ -130,90 +132,12 @@ class Space:
         return found
 
 
-@dataclass
-class _Share:
-    """What is left of a dimension's extent for further units, and the factors that take of it."""
-
-    names: set[str]
-    bound: int
-    inner: int = 1
-
-    @property
-    def rest(self) -> int:
-        """Steps that are left when the units chosen so far take theirs."""
-        return -(-self.bound // self.inner)
-
-
-def spatial_factors(workload: CompoundOp, machine: Machine, tree: Node) -> dict[str, int]:
-    """Units that each spatial factor of a tree takes: as many as are there and find work.
-
-    Dimensions that share a mesh are served in the order in which the tree names them: all but the
-    last one from the outermost level inwards, so that what is independent goes to units far apart;
-    the last one from the innermost level outwards.
-
-    Args:
-      workload: its sizes are the bounds; a single shape, no batch.
-      machine: its meshes.
-      tree: the tree.
-    """
-    nodes = [n for n, _ in walk(tree) if isinstance(n, Spatial)]
-    unique = list(dict.fromkeys((n.level, n.x, n.y) for n in nodes))
-    names = {f for _, x, y in unique for loop in (*x, *y) for f in loop.factors}
-    shares: list[_Share] = []
-    for chain_dim, chain in _chains(workload, tree):
-        used = set(chain) & names
-        if used:
-            shares.append(_Share(used, int(workload.sizes[chain_dim])))  # pyright: ignore[reportArgumentType]
-    slots: list[tuple[bool, int, int, tuple[int, int], str, int]] = []
-    for order, (level, x, y) in enumerate(unique):
-        mesh = machine.level(level)
-        depth = machine.level_index(level)
-        for edge, (loops, units) in enumerate(((x, mesh.mesh_x), (y, mesh.mesh_y))):
-            for position, loop in enumerate(loops):
-                last = position == len(loops) - 1
-                rank = -(2 * depth + edge) if last else 2 * depth + edge
-                turn = (last, 0 if last else position, rank, (order, edge))
-                slots += [(*turn, name, int(units)) for name in loop.factors]
-    free: dict[tuple[int, int], int] = {}
-    chosen: dict[str, int] = {}
-    for _, _, _, edge_of, name, units in sorted(slots):
-        if name in chosen:
-            continue
-        left = free.get(edge_of, units)
-        taking = [s for s in shares if name in s.names]
-        chosen[name] = max(1, min([left, *(s.rest for s in taking)]))
-        free[edge_of] = left // chosen[name]
-        for s in taking:
-            s.inner *= chosen[name]
-    return chosen
-
-
-def _chains(workload: CompoundOp, tree: Node) -> list[tuple[str, tuple[str, ...]]]:
-    """(dimension, factors that split it) for each way in which an operation does so."""
-    found: dict[tuple[str, tuple[str, ...]], None] = {}
-    for c in computes(tree):
-        for dim in workload.iteration_dims(workload.operation(c.operation)):
-            found[dim, factor_chain(tree, c.operation, dim)] = None
-    return list(found)
-
-
-def _without_idle(bound: int, names: list[str], chosen: dict[str, int]) -> None:
-    """Takes away units that a partial last tile leaves without work, innermost first."""
-    total = 1
-    for name in names:
-        total *= chosen[name]
-    inner = -(-bound // total)
-    for name in reversed(names):
-        chosen[name] = min(chosen[name], -(-bound // inner))
-        inner *= chosen[name]
-
-
 def axes(
     workload: CompoundOp,
     machine: Machine,
     tree: Node,
     dim: str,
-    spatial: dict[str, int],
+    spatial: dict[str, float],
     scope: Scope = EVERYTHING,
 ) -> tuple[Axis, ...]:
     """All splits of one dimension over the factors of a tree.
@@ -230,14 +154,20 @@ def axes(
       One axis per set of factors: operations that split the dimension by factors of their own
       have an axis of their own.
     """
-    chains: list[tuple[str, ...]] = []
-    for chain_dim, chain in _chains(workload, tree):
+    found = axis_chains(workload, tree, dim)
+    return tuple(_axis(workload, machine, tree, dim, c, spatial, scope) for c in found)
+
+
+def axis_chains(workload: CompoundOp, tree: Node, dim: str) -> tuple[tuple[str, ...], ...]:
+    """Factors, outermost first, that split a dimension: once per set that shares some."""
+    found: list[tuple[str, ...]] = []
+    for chain_dim, chain in chains(workload, tree):
         if chain_dim != dim:
             continue
-        related = [x for x in chains if set(x) & set(chain)]
-        chains = [x for x in chains if x not in related]
-        chains.append(max([*related, chain], key=len))
-    return tuple(_axis(workload, machine, tree, dim, c, spatial, scope) for c in chains)
+        related = [x for x in found if set(x) & set(chain)]
+        found = [x for x in found if x not in related]
+        found.append(max([*related, chain], key=len))
+    return tuple(found)
 
 
 def _axis(
@@ -246,7 +176,7 @@ def _axis(
     tree: Node,
     dim: str,
     chain: tuple[str, ...],
-    spatial: dict[str, int],
+    spatial: dict[str, float],
     scope: Scope,
 ) -> Axis:
     bound = int(workload.sizes[dim])  # pyright: ignore[reportArgumentType]
@@ -257,7 +187,7 @@ def _axis(
         choices = itertools.product(*(range(1, min(most[n], bound) + 1) for n in units))
         spreads = [{**fixed, **dict(zip(units, c, strict=True))} for c in choices]
     else:
-        _without_idle(bound, units, spatial)
+        spatial |= _floats(without_idle(float(bound), units, spatial))
         spreads = [{**fixed, **{n: spatial[n] for n in units}}]
     free = [n for n in chain if n not in units and n not in fixed]
     found: list[np.ndarray] = []
@@ -267,7 +197,7 @@ def _axis(
         full = np.ones((len(ways), len(chain)))
         for column, name in enumerate(chain):
             full[:, column] = given[name] if name in given else ways[:, free.index(name)]
-        found.append(full[_reaches(full, bound)])
+        found.append(full[reaches(full, bound)])
     splits = np.unique(np.concatenate(found), axis=0)
     if len(splits) == 0:
         named = ", ".join(f"{n}={v}" for n, v in fixed.items())
@@ -276,6 +206,10 @@ def _axis(
             "every step has work; give other values, or fix fewer factors"
         )
     return Axis(dim=dim, names=chain, splits=splits)
+
+
+def _floats(factors: dict[str, Number]) -> dict[str, float]:
+    return {n: float(v) for n, v in factors.items()}  # pyright: ignore[reportArgumentType]
 
 
 def _mesh_edges(machine: Machine, tree: Node) -> dict[str, int]:
@@ -289,7 +223,7 @@ def _mesh_edges(machine: Machine, tree: Node) -> dict[str, int]:
     return found
 
 
-def _reaches(splits: np.ndarray, bound: int) -> np.ndarray:
+def reaches(splits: np.ndarray, bound: int) -> np.ndarray:
     """Which rows (outermost factor first) reach the bound without an empty step."""
     good = np.prod(splits, axis=1) >= bound
     inner = np.ones(len(splits))
@@ -335,13 +269,14 @@ def spaces(
         if name not in known:
             raise ConstraintError(f"fixed {name}: no such factor; there are {', '.join(known)}")
     found = []
+    floats = jax.tree.map(float, (workload, machine))
     for part in parts_of(tree):
         dims = dict.fromkeys(
             d
             for c in computes(part)
             for d in workload.iteration_dims(workload.operation(c.operation))
         )
-        spatial = spatial_factors(workload, machine, part)
+        spatial = _floats(spatial_factors(floats[0], floats[1], part))
         per_dim = [axes(workload, machine, part, d, spatial, scope) for d in dims]
         found.append(Space(part, tuple(a for several in per_dim for a in several)))
     return tuple(found)

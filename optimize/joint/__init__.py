@@ -1,0 +1,1 @@
+"""Co-design: one machine for many workloads, with the mappings of all."""

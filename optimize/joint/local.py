@@ -1,0 +1,331 @@
+"""Local search on the exact joint model, scored by increments.
+
+The one idea: on a given machine mappings of different workloads do not touch, so each tries a move of
+its own and keeps it by itself; a *sweep* of one move for each workload is one joint evaluation. A
+move of the machine prices all workloads anew with their mappings as they are (split anew where
+meshes move). Several chains run side by side in one batch.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxcomet.optimize.joint.scoring import Aim, Joint, Points, Scores
+
+_SWEEPS = 4  # sweeps of mappings after a machine that was tried in depth
+
+
+class LocalSearch:
+    """Chains of moves; each call of `sweep` or `step` is one joint evaluation a chain."""
+
+    def __init__(
+        self,
+        joint: Joint,
+        points: Points,
+        scores: Scores,
+        aim: Aim,
+        rng: np.random.Generator,
+        *,
+        trees: bool = True,
+    ) -> None:
+        """Chains at points with known scores; they may change to other trees."""
+        self._trees = trees
+        self._frozen = np.zeros(len(joint.suite.items), dtype=bool)
+        self.joint = joint
+        self.points = points
+        self.scores = scores
+        self.aim = aim
+        self._rng = rng
+        self.tried = np.zeros(points.tree.shape, dtype=np.int64)
+        self._counts: np.ndarray | None = None
+        self._near: dict[tuple[int, int], np.ndarray] = {}
+        self._position = np.zeros(points.tree.shape, dtype=np.int64)
+        self._offset = rng.integers(0, 1 << 30, points.tree.shape)
+        self._machine_moves = _machine_moves(len(joint.space.free))
+        count = len(points)
+        self.machine_tried = np.zeros(count, dtype=np.int64)
+        self._machine_order = np.stack(
+            [rng.permutation(len(self._machine_moves)) for _ in range(count)]
+        )
+
+    # -- mappings --------------------------------------------------------------------------------
+
+    def freeze(self, items: np.ndarray) -> None:
+        """Mappings of some workloads stay as they are."""
+        self._frozen[items] = True
+
+    def settled(self) -> np.ndarray:
+        """Chains in which no single move of a mapping is better, shape (chains,)."""
+        return (self.tried >= self._moves_there()).all(axis=1)
+
+    def _moves_there(self) -> np.ndarray:
+        """Moves of each mapping in all; finds the neighbours of each axis where any is new."""
+        if self._counts is not None:
+            return self._counts.sum(axis=2)
+        points, suite = self.points, self.joint.suite
+        tables = self.joint.tables(points.grid, points.tree)
+        chains, width, axes = points.rows.shape
+        counts = np.zeros((chains, width, axes + 1), dtype=np.int64)
+        for number, tree in enumerate(suite.trees):
+            chain, item = np.nonzero(points.tree == number)
+            for axis, joint_axis in enumerate(tree.axes):
+                rows = points.rows[chain, item, axis]
+                found, some = joint_axis.tables.neighbours(rows, tables[chain, item, axis])
+                counts[chain, item, axis] = some
+                self._near[number, axis] = found
+            self._position[chain, item] = np.arange(len(chain))
+        if self._trees:
+            counts[:, :, axes] = np.array([len(c) - 1 for c in suite.choices])
+        counts[:, self._frozen] = 0
+        self._counts = counts
+        return counts.sum(axis=2)
+
+    def _renew(self, chain: np.ndarray, item: np.ndarray) -> None:
+        """Neighbours of mappings that have moved within their tables."""
+        assert self._counts is not None
+        for number, tree in enumerate(self.joint.suite.trees):
+            own = self.points.tree[chain, item] == number
+            rows = self.points.rows[chain[own], item[own]]
+            place = self._position[chain[own], item[own]]
+            for axis, joint_axis in enumerate(tree.axes):
+                found, some = joint_axis.tables.known_neighbours(rows[:, axis])
+                self._near[number, axis][place] = found
+                self._counts[chain[own], item[own], axis] = some
+
+    def changed(self) -> None:
+        """Points were put in from outside: what is known of their neighbours is dropped."""
+        self._counts = None
+
+    def sweep(self, chains: np.ndarray) -> np.ndarray:
+        """One move of each mapping that has some left; kept where it is better.
+
+        Args:
+          chains: which chains.
+
+        Returns:
+          Whether a chain has got better.
+        """
+        joint, suite = self.joint, self.joint.suite
+        there = self._moves_there()
+        assert self._counts is not None
+        open_ = np.zeros(self.points.tree.shape, dtype=bool)
+        open_[chains] = self.tried[chains] < there[chains]
+        chain, item = np.nonzero(open_)
+        if not len(chain):
+            return np.zeros(len(chains), dtype=bool)
+        tree = self.points.tree[chain, item].copy()
+        rows = self.points.rows[chain, item].copy()
+        # the moves of a mapping in a fixed order of its own, each once: a stride that is coprime
+        total = there[chain, item]
+        at = (self._offset[chain, item] + self.tried[chain, item] * _stride(total)) % total
+        self.tried[chain, item] += 1
+        counts = self._counts[chain, item]
+        ends = counts.cumsum(axis=1)
+        axis = (at[:, None] >= ends).sum(axis=1)
+        inner = at - (ends - counts)[np.arange(len(at)), axis]
+        for number, one in enumerate(suite.trees):
+            for k in range(len(one.axes)):
+                lanes = np.flatnonzero((tree == number) & (axis == k))
+                if len(lanes):
+                    place = self._position[chain[lanes], item[lanes]]
+                    rows[lanes, k] = self._near[number, k][place, inner[lanes]]
+        self._change_trees(
+            np.flatnonzero(axis == counts.shape[1] - 1), chain, item, inner, tree, rows
+        )
+        latency, energy, pressure = joint.price(self.points.grid[chain], item, tree, rows)
+        tried = self.scores.take(slice(None))
+        tried.latency[chain, item], tried.energy[chain, item] = latency, energy
+        tried.pressure[chain, item] = pressure
+        before = joint.each(self.scores, self.aim)
+        after = joint.each(tried, self.aim, self.scores)
+        better = after[chain, item] < before[chain, item] - 1e-12
+        at_ = (chain[better], item[better])
+        if (self.points.tree[at_] == tree[better]).all():
+            self.points.rows[at_] = rows[better]
+            self._renew(*at_)
+        else:
+            self.changed()
+        self.points.tree[at_], self.points.rows[at_] = tree[better], rows[better]
+        self.scores.latency[at_], self.scores.energy[at_] = latency[better], energy[better]
+        self.scores.pressure[at_] = pressure[better]
+        self.tried[at_] = 0
+        self._offset[at_] = self._rng.integers(0, 1 << 30, len(at_[0]))
+        improved = np.zeros(len(self.points), dtype=bool)
+        improved[chain[better]] = True
+        if improved.any():
+            seen = np.flatnonzero(improved)
+            joint.look(self.points.take(seen), self.scores.take(seen))
+        return improved[chains]
+
+    def _change_trees(
+        self,
+        lanes: np.ndarray,
+        chain: np.ndarray,
+        item: np.ndarray,
+        inner: np.ndarray,
+        tree: np.ndarray,
+        rows: np.ndarray,
+    ) -> None:
+        """Other trees for some lanes: the factors that both have stay as near as can be."""
+        joint, suite = self.joint, self.joint.suite
+        for lane in lanes:
+            others = [t for t in suite.choices[item[lane]] if t != tree[lane]]
+            old, new = suite.trees[tree[lane]], suite.trees[others[inner[lane]]]
+            logs = {}
+            for k, axis in enumerate(old.axes):
+                found = axis.tables.logs(rows[lane, k])
+                logs |= dict(zip(axis.free, found.tolist(), strict=True))
+            place = np.array([new.place[item[lane]]])
+            machine = joint.space.machine(
+                list(joint.space.values(self.points.grid[chain[lane]][None]).T)
+            )
+            for k, (axis, table) in enumerate(
+                zip(new.axes, new.tables(place, machine), strict=True)
+            ):
+                wanted = np.array([[logs.get(n, 0.0) for n in axis.free]])
+                rows[lane, k] = axis.tables.nearest(table, wanted)[0]
+            tree[lane] = others[inner[lane]]
+
+    # -- machines --------------------------------------------------------------------------------
+
+    def stuck(self) -> np.ndarray:
+        """Chains in which no single move of the machine is better with the mappings as they are."""
+        return self.machine_tried >= len(self._machine_moves)
+
+    def _proposed(self, chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The next machines within bounds and budgets that differ; and chains that have one."""
+        grid = self.points.grid[chains].copy()
+        limits = self.aim.limits[chains]
+        ready = np.zeros(len(chains), dtype=bool)
+        most = len(self._machine_moves)
+        while True:
+            todo = np.flatnonzero(~ready & (self.machine_tried[chains] < most))
+            if not len(todo):
+                return grid, ready
+            own = chains[todo]
+            move = self._machine_moves[self._machine_order[own, self.machine_tried[own]]]
+            self.machine_tried[own] += 1
+            base = self.points.grid[own]
+            tried = base + move
+            inside = ((tried >= 0) & (tried < self.joint.space.sizes)).all(axis=1)
+            tried = np.where(inside[:, None], tried, base)
+            inside &= self.joint.space.excess(tried, limits[todo]) <= 1.0
+            grid[todo[inside]] = tried[inside]
+            ready[todo[inside]] = True
+
+    def step(self, chains: np.ndarray, depth: int = 0) -> np.ndarray:
+        """One move of the machine of each chain; kept where it is better.
+
+        Args:
+          chains: which chains.
+          depth: sweeps of mappings on the new machine before it is judged.
+
+        Returns:
+          Whether a chain has got better.
+        """
+        grid, ready = self._proposed(chains)
+        own = chains[ready]
+        improved = np.zeros(len(chains), dtype=bool)
+        if not len(own):
+            return improved
+        joint = self.joint
+        points = joint.moved(self.points.take(own), grid[ready])
+        scores = joint.score(points)
+        aim = self.aim.take(own)
+        if depth:
+            inner = LocalSearch(joint, points, scores, aim, self._rng)
+            every = np.arange(len(own))
+            for _ in range(depth):
+                inner.sweep(every)
+            points, scores = inner.points, inner.scores
+        before = joint.total(self.scores.take(own), aim)
+        after = joint.total(scores, aim)
+        better = after < before - 1e-12
+        kept = own[better]
+        self.points.put(kept, points.take(better))
+        self.scores.put(kept, scores.take(better))
+        self.tried[kept] = 0
+        self.machine_tried[kept] = 0
+        if len(kept):
+            self.changed()
+        for chain in kept:
+            self._machine_order[chain] = self._rng.permutation(len(self._machine_moves))
+        improved[np.flatnonzero(ready)[better]] = True
+        return improved
+
+    def restart_machine_moves(self) -> None:
+        """Tries all moves of the machines again."""
+        self.machine_tried[:] = 0
+
+
+def _machine_moves(count: int) -> np.ndarray:
+    """One number up or down, or one up and another down, shape (moves, numbers)."""
+    single = np.concatenate([np.eye(count, dtype=np.int64), -np.eye(count, dtype=np.int64)])
+    swaps = [
+        np.eye(count, dtype=np.int64)[i] - np.eye(count, dtype=np.int64)[j]
+        for i in range(count)
+        for j in range(count)
+        if i != j
+    ]
+    return np.concatenate([single, np.array(swaps).reshape(-1, count)])
+
+
+def _stride(total: np.ndarray) -> np.ndarray:
+    """A step that visits all of several numbers once."""
+    found = np.maximum(1, (total * 0.618).astype(np.int64))
+    while True:
+        shared = np.gcd(found, np.maximum(total, 1)) > 1
+        if not shared.any():
+            return found
+        found = found + shared
+
+
+def local_search(
+    search: LocalSearch,
+    joint: Joint,
+    limits: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    restarts: bool,
+) -> Iterator[None]:
+    """Moves mappings and machines until nothing is better; yields after each joint evaluation.
+
+    Args:
+      search: the chains.
+      joint: what is searched.
+      limits: of the budgets of each chain.
+      rng: source of all randomness.
+      restarts: whether a chain that is stuck starts anew from a random point.
+    """
+    every = np.arange(len(search.points))
+    deep = np.zeros(len(every), dtype=bool)
+    turn = 0
+    while True:
+        turn += 1
+        settled, stuck = search.settled(), search.stuck()
+        # machines and mappings by turns; mappings first where they are far from settled
+        machines = every[~stuck & (settled | (turn % 3 == 0))]
+        mappings = every[~settled & ~np.isin(every, machines)]
+        if len(mappings):
+            search.sweep(mappings)
+        shallow, deeper = machines[~deep[machines]], machines[deep[machines]]
+        if len(shallow):
+            search.step(shallow)
+        if len(deeper):
+            improved = search.step(deeper, _SWEEPS)
+            deep[deeper[improved]] = False
+        ended = every[settled & search.stuck()]
+        again, over = ended[~deep[ended]], ended[deep[ended]]
+        deep[again] = True  # the same moves once more, each with its mappings improved
+        search.machine_tried[again] = 0
+        if len(over) and restarts:
+            fresh = joint.random(rng, limits[over])
+            scores = joint.score(fresh)
+            fresh, scores = joint.fitted(fresh, scores)
+            search.points.put(over, fresh)
+            search.scores.put(over, scores)
+            search.tried[over], search.machine_tried[over], deep[over] = 0, 0, False
+            search.changed()
+        elif len(over) == len(every):
+            return
+        yield

@@ -12,6 +12,33 @@ from jaxcomet.optimize.enumeration import (
 from jaxcomet.optimize.enumeration import (
     enumerate_mappings as enumerate_mappings,
 )
+from jaxcomet.optimize.joint.design import (
+    DesignError as DesignError,
+)
+from jaxcomet.optimize.joint.design import (
+    DesignSpace as DesignSpace,
+)
+from jaxcomet.optimize.joint.design import (
+    InfeasibleError as InfeasibleError,
+)
+from jaxcomet.optimize.joint.entry import (
+    codesign as codesign,
+)
+from jaxcomet.optimize.joint.files import (
+    load_space as load_space,
+)
+from jaxcomet.optimize.joint.files import (
+    space_names as space_names,
+)
+from jaxcomet.optimize.joint.objectives import (
+    pareto as pareto,
+)
+from jaxcomet.optimize.joint.outcome import (
+    CodesignResult as CodesignResult,
+)
+from jaxcomet.optimize.joint.outcome import (
+    DesignPoint as DesignPoint,
+)
 from jaxcomet.optimize.pricing import (
     OBJECTIVES as OBJECTIVES,
 )

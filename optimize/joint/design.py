@@ -19,9 +19,10 @@ from jaxcomet.arith import Number, product
 from jaxcomet.hardware import numbers
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.hardware.technology import Technology, area, outside, scaled_energies
+from jaxcomet.optimize.result import SearchError
 
 
-class DesignError(ValueError):
+class DesignError(SearchError):
     """A search space that cannot be; the message says where, what was got and what is allowed."""
 
 

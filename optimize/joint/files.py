@@ -4,6 +4,7 @@ The one idea: a file is read as a whole, checked against the machine that it nam
 all that is wrong with it, one line per problem (docs/codesign.md has the format).
 """
 
+import itertools
 import math
 import re
 import tomllib
@@ -240,7 +241,7 @@ def _values(number: _Number) -> list[float] | str:
     if grid is None:
         return f"grid {show(number.grid)}"
     if grid.kind == "powers":
-        count = int(math.floor(math.log2(high / low) + 1e-9)) + 1
+        count = math.floor(math.log2(high / low) + 1e-9) + 1
         return [low * 2.0**k for k in range(count)]
     if grid.kind == "steps":
         first = math.ceil(low / grid.of - 1e-9)
@@ -288,7 +289,7 @@ def _number(name: str, number: _Number, start: Machine) -> tuple[FreeNumber | No
     if isinstance(values, str):
         expected = "0 < low <= high with grid = " + _EXPECTED["grid"] + ", or values = [...] alone"
         return None, [Problem(where, values, expected, "correct it")]
-    ascending = all(a < b for a, b in zip(values, values[1:], strict=False))
+    ascending = all(a < b for a, b in itertools.pairwise(values))
     possible = all(math.isfinite(v) and v > 0 for v in values)
     if not values or not ascending or not possible or len(values) > _MOST:
         got = f"{len(values)} values" + ("" if ascending else " that do not ascend")

@@ -1,8 +1,8 @@
 """Co-design by gradients: many seeds descend the relaxed joint model, then local moves finish.
 
-The one idea: every few steps every seed is rounded to a machine on the grid with whole mappings, made
-to fit and scored by the exact model; what is kept is the best of those. Each round draws what it
-needs from a generator of its own, so that a run that was cut off goes on from any round as if it
+The one idea: every few steps every seed is rounded to a machine on the grid with whole mappings,
+made to fit and scored by the exact model; what is kept is the best of those. Each round draws what
+it needs from a generator of its own, so that a run that was cut off goes on from any round as if it
 had not been.
 """
 

@@ -24,7 +24,9 @@ class Incumbents:
       points: the best points; of a target without one, any.
       scores: their exact results.
       history: (joint evaluations, totals of all targets) each time one got better.
-      front: (latency, energy, area) of points that none beats in all three, with the points.
+      front: (latency, energy, area) of points that none beats in all three.
+      front_points: these points.
+      nearest: the point nearest to fitting, while none has fitted.
     """
 
     joint: Joint
@@ -35,6 +37,7 @@ class Incumbents:
     history: list[tuple[float, tuple[float, ...]]] = field(default_factory=list)
     front: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
     front_points: Points | None = None
+    nearest: tuple[Points, Scores] | None = None
 
     @classmethod
     def empty(cls, joint: Joint, targets: Aim) -> "Incumbents":
@@ -45,6 +48,8 @@ class Incumbents:
         """Keeps what is better than what was seen before."""
         fits = np.flatnonzero(scores.fits)
         if not len(fits):
+            if self.points is None:
+                self._see_nearest(points, scores)
             return
         points, scores = points.take(fits), scores.take(fits)
         uses = np.stack(
@@ -75,6 +80,12 @@ class Incumbents:
         if better:
             self.history.append((self.joint.evaluated, tuple(self.totals.tolist())))
         self._extend_front(points, scores, uses)
+
+    def _see_nearest(self, points: Points, scores: Scores) -> None:
+        most = scores.pressure.max(axis=1)
+        at = int(most.argmin())
+        if self.nearest is None or most[at] < self.nearest[1].pressure.max():
+            self.nearest = (points.take([at]), scores.take([at]))
 
     def _extend_front(self, points: Points, scores: Scores, uses: np.ndarray) -> None:
         widest = self.targets.limits.max(axis=0)

@@ -1,8 +1,8 @@
-"""The best mapping of each workload on given machines, by pricing all: the inside of a nested search.
+"""The best mapping of each workload on given machines: the inside of a nested search.
 
 The one idea: given the machine, mappings of different workloads have nothing to do with one
-another, so each is enumerated alone. The mappings of all workloads with one tree are one long row of
-numbers that goes through the tree's program in chunks of one size, whatever the machine.
+another, so each is enumerated alone. The mappings of all workloads with one tree are one long row
+of numbers that goes through the tree's program in chunks of one size, whatever the machine.
 """
 
 import math
@@ -140,9 +140,7 @@ class Enumerator:
                 prices[:, point, kept] = found.prices[:, better]
         return trees, rows, Scores(prices[0], prices[1], prices[2], np.zeros(count))
 
-    def _tree(
-        self, tree: Tree, place: np.ndarray, machine: Machine, pull: np.ndarray
-    ) -> "_Found":
+    def _tree(self, tree: Tree, place: np.ndarray, machine: Machine, pull: np.ndarray) -> "_Found":
         """The best mapping of some workloads by a tree, on one machine whose leaves are floats.
 
         Args:

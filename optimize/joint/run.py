@@ -5,7 +5,6 @@ shows progress, stops at a limit or at Ctrl-C, and puts the descent away at a ro
 are kept apart from all methods.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from jaxcomet.optimize.joint.gradient import Descent, advance, begin, polish
 from jaxcomet.optimize.joint.incumbents import Incumbents
 from jaxcomet.optimize.joint.local import LocalSearch, local_search
 from jaxcomet.optimize.joint.nested import Enumerator
-from jaxcomet.optimize.joint.relaxation import ROUNDED, Relaxation
+from jaxcomet.optimize.joint.relaxation import Relaxation
 from jaxcomet.optimize.joint.rivals import cma_es, enumerate_machines, nested, random_search
 from jaxcomet.optimize.joint.scoring import Aim, Joint
 from jaxcomet.optimize.joint.start import Start, best_on_start
@@ -46,6 +45,7 @@ class Effort:
       method: the method.
       seeds: seeds of the descent, over all targets.
       steps: steps of each.
+      derive_buffers: capacities follow from the mappings during the descent.
       chains: chains of local moves, for each target.
       evaluations: joint evaluations to stop after; None: when the method ends by itself. With
         ``nested`` and ``enumerate``, whose evaluations price all mappings, machines.
@@ -55,6 +55,7 @@ class Effort:
     method: Method
     seeds: int
     steps: int
+    derive_buffers: bool = False
     chains: int = _CHAINS
     evaluations: int | None = None
     seconds: float | None = None
@@ -234,13 +235,12 @@ def prepare(
     )
 
 
-def chosen(space: DesignSpace, suite: Suite, start: Start | None = None) -> Method:
+def chosen(space: DesignSpace, suite: Suite) -> Method:
     """What ``auto`` takes; docs/codesign.md has the measurements behind it.
 
     A small space is proven. Few numbers with small spaces of mappings go to CMA-ES with all
     mappings enumerated inside; all else to gradients.
     """
-    del start
     joint = Joint(space, suite, Conventions(), np.ones((2, len(suite.items))))
     each = Enumerator(joint).size(space.start_grid)
     if each * space.size <= ENUMERATED:
@@ -251,7 +251,10 @@ def chosen(space: DesignSpace, suite: Suite, start: Start | None = None) -> Meth
 
 
 def drive(
-    run: Run, *, on_step: Callable[[Run], None] | None = None, until: Callable[[], bool] | None = None
+    run: Run,
+    *,
+    on_step: Callable[[Run], None] | None = None,
+    until: Callable[[], bool] | None = None,
 ) -> str:
     """Runs to the end, a limit or Ctrl-C.
 

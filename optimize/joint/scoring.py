@@ -25,8 +25,8 @@ from jaxcomet.optimize.joint.suite import Suite, Tree
 from jaxcomet.workload import CompoundOp
 
 Across = Literal["geomean", "total", "worst"]
-"""How a metric is taken over workloads: weighted geometric mean, weighted sum, or the worst ratio to
-the start machine."""
+"""How a metric is taken over workloads: weighted geometric mean, weighted sum, or the worst ratio
+to the start machine."""
 
 MISFIT = 1e6
 """Log score that puts what does not fit behind all that does, by its pressure."""

@@ -1,8 +1,8 @@
 """The start machine with its best mappings: what a co-design is held against.
 
 The one idea: whatever is small enough is enumerated; large spaces of mappings (a product of three
-large extents has tens of millions) are searched by local moves from many points. Each workload takes
-the tree that is best on the start machine into the descent.
+large extents has tens of millions) are searched by local moves from many points. Each workload
+takes the tree that is best on the start machine into the descent.
 """
 
 from dataclasses import dataclass

@@ -30,7 +30,7 @@ from jaxcomet.hardware.technology import PowerLaw as PowerLaw
 from jaxcomet.hardware.technology import Sram as Sram
 from jaxcomet.hardware.technology import Technology as Technology
 from jaxcomet.hardware.technology import area as area
-from jaxcomet.hardware.technology import load_technology as load_technology
 from jaxcomet.hardware.technology import outside as outside
 from jaxcomet.hardware.technology import scaled_energies as scaled_energies
-from jaxcomet.hardware.technology import technology_names as technology_names
+from jaxcomet.hardware.technology_file import load_technology as load_technology
+from jaxcomet.hardware.technology_file import technology_names as technology_names

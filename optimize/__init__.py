@@ -39,6 +39,15 @@ from jaxcomet.optimize.joint.outcome import (
 from jaxcomet.optimize.joint.outcome import (
     DesignPoint as DesignPoint,
 )
+from jaxcomet.optimize.joint.store import (
+    CheckpointError as CheckpointError,
+)
+from jaxcomet.optimize.joint.sweep import (
+    Sweep as Sweep,
+)
+from jaxcomet.optimize.joint.sweep import (
+    sweep as sweep,
+)
 from jaxcomet.optimize.pricing import (
     OBJECTIVES as OBJECTIVES,
 )

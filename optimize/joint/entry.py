@@ -136,7 +136,10 @@ def codesign(
         None if devices is None else tuple(devices),
     )
     stopped = drive(run, on_step=progress)
-    return result_of(run, targets, stopped, settings_of(run, targets, asked=method))
+    settings = settings_of(
+        space, suite, targets, effort, across=across, conventions=conventions, key=key
+    )
+    return result_of(run, targets, stopped, settings)
 
 
 def check_choice(name: str, got: str, known: Sequence[str]) -> None:
@@ -194,9 +197,17 @@ def make_effort(
     )
 
 
-def settings_of(run: Run, targets: Sequence[Target], *, asked: str) -> dict[str, Any]:
+def settings_of(
+    space: DesignSpace,
+    suite: Suite,
+    targets: Sequence[Target],
+    effort: Effort,
+    *,
+    across: Across,
+    conventions: Conventions,
+    key: int,
+) -> dict[str, Any]:
     """What is needed to find the same again, as plain data."""
-    space, suite, effort = run.joint.space, run.joint.suite, run.effort
     return {
         "space": space.name,
         "space_digest": space_digest(space),
@@ -209,21 +220,15 @@ def settings_of(run: Run, targets: Sequence[Target], *, asked: str) -> dict[str,
             for item in suite.items
         },
         "trees": [tree.way.label for tree in suite.trees],
+        "tiles": suite.tiles,
         "targets": [
             {"name": t.name, "exponents": list(t.exponents), "limits": list(t.limits)}
             for t in targets
         ],
-        "across": run.targets.across,
-        "method_asked": asked,
-        "method": effort.method,
-        "derive_buffers": effort.derive_buffers,
-        "seeds": effort.seeds,
-        "steps": effort.steps,
-        "chains": effort.chains,
-        "evaluations": effort.evaluations,
-        "time_limit_s": effort.seconds,
-        "key": run.key,
-        "conventions": dataclasses.asdict(run.joint.conventions),
+        "across": across,
+        **dataclasses.asdict(effort),
+        "key": key,
+        "conventions": dataclasses.asdict(conventions),
         "versions": versions(),
     }
 

@@ -1,8 +1,8 @@
 """Local search on the exact joint model, scored by increments.
 
 The one idea: on a given machine mappings of different workloads do not touch, so each tries a move
-of its own and keeps it by itself; a *sweep* of one move for each workload is one joint evaluation. A
-move of the machine prices all workloads anew with their mappings as they are (split anew where
+of its own and keeps it by itself; a *sweep* of one move for each workload is one joint evaluation.
+A move of the machine prices all workloads anew with their mappings as they are (split anew where
 meshes move). Several chains run side by side in one batch.
 """
 

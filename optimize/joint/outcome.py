@@ -1,8 +1,8 @@
 """What a co-design answers: machines on the grid with whole mappings, priced by the exact model.
 
 The one idea: nothing of the search is reported as it is. Every point is priced anew from its
-machine and its mappings, one workload at a time, held against budgets and bounds, and refused where that
-disagrees with what the search saw.
+machine and its mappings, one workload at a time, held against budgets and bounds, and refused where
+that disagrees with what the search saw.
 """
 
 import dataclasses
@@ -106,8 +106,8 @@ class CodesignResult:
       start: the start machine with its best mappings.
       start_proven: these mappings are proven to be the best.
       front: machines seen that no other one beats in latency, energy and area at once.
-      hypervolume: share of a box that the front dominates: from nothing to twice the start's latency
-        and energy and to the widest area allowed (twice the start's where none is).
+      hypervolume: share of a box that the front dominates: from nothing to twice the start's
+        latency and energy and to the widest area allowed (twice the start's where none is).
       method: the method.
       proven: all machines within the budgets were priced with all mappings.
       stopped: ``complete``, ``budget``, ``time`` or ``interrupted``.

@@ -170,11 +170,13 @@ class Suite:
       items: the workloads.
       trees: all trees.
       choices: per workload, numbers of its trees.
+      tiles: sizes of tiles.
     """
 
     items: tuple[Item, ...]
     trees: tuple[Tree, ...]
     choices: tuple[tuple[int, ...], ...]
+    tiles: Tiles = "padded"
 
     @property
     def weights(self) -> np.ndarray:
@@ -259,7 +261,7 @@ def make_suite(
         tuple(k for k, tree in enumerate(trees) if number in tree.place)
         for number in range(len(items))
     )
-    return Suite(items=items, trees=trees, choices=choices)
+    return Suite(items=items, trees=trees, choices=choices, tiles=tiles)
 
 
 def _refusal(op: CompoundOp, machine: Machine, one: Way) -> str:

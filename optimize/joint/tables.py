@@ -6,6 +6,8 @@ all stand in one array, and a row number is its place in that array. What is loo
 of mappings at once is then one indexing.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from jaxcomet.optimize.moves import Lines
@@ -40,6 +42,22 @@ class AxisTables:
         self._neighbours = np.empty((0, _NEIGHBOURS), dtype=np.int64)
         self._counts = np.empty(0, dtype=np.int64)
         self._known: set[int] = set()
+
+    @property
+    def keys(self) -> tuple[tuple[float, ...], ...]:
+        """Extent and units of each table, in the order in which they were made."""
+        return tuple(self._ids)
+
+    def remake(self, keys: Sequence[tuple[float, ...]]) -> None:
+        """Makes tables in a given order, so that row numbers are those of a run before.
+
+        Raises:
+          ValueError: tables have been made in another order.
+        """
+        if list(self._ids) != list(keys)[: len(self._ids)]:
+            raise ValueError("tables were made in another order than in the run before")
+        for key in keys:
+            self._table(key)
 
     @property
     def columns(self) -> int:

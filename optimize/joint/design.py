@@ -156,7 +156,8 @@ class DesignSpace:
     # -- machines --------------------------------------------------------------------------------
 
     @cached_property
-    def _ratios(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+    def ratios(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        """Keys that each number sets, with their ratios to its value."""
         found = []
         for number in self.free:
             first = float(numbers.read(self.start, number.keys[0]))  # pyright: ignore[reportArgumentType]
@@ -173,7 +174,7 @@ class DesignSpace:
         marked = structure.unflatten(range(len(leaves)))
         places = tuple(
             tuple((int(numbers.read(marked, key)), ratio) for key, ratio in ratios)  # pyright: ignore[reportArgumentType]
-            for ratios in self._ratios
+            for ratios in self.ratios
         )
         return leaves, structure, places
 

@@ -23,12 +23,12 @@ import optax
 from jax.sharding import Mesh, PartitionSpec
 
 from jaxcomet.arith import relaxed
-from jaxcomet.cost import cost_of
+from jaxcomet.cost import Cost, cost_of
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.optimize.descent import settled
 from jaxcomet.optimize.joint.design import DesignSpace
-from jaxcomet.optimize.joint.scoring import Across, Aim, Joint, Points
+from jaxcomet.optimize.joint.scoring import Across, Aim, Joint, Points, needs
 from jaxcomet.optimize.joint.suite import Suite, Tree
 
 ROUNDED = 4
@@ -75,7 +75,14 @@ _ADAM = optax.scale_by_adam()
 class Relaxation:
     """The relaxed model of a space and a suite with one tree for each workload."""
 
-    def __init__(self, joint: Joint, suite: Suite, across: Across, devices: Any = None) -> None:
+    def __init__(
+        self,
+        joint: Joint,
+        suite: Suite,
+        across: Across,
+        devices: Any = None,
+        derive: bool = False,
+    ) -> None:
         """Compiles nothing yet.
 
         Args:
@@ -83,7 +90,9 @@ class Relaxation:
           suite: with one tree for each workload.
           across: how metrics are taken over workloads.
           devices: devices that share the seeds; all if left out.
+          derive: capacities that the space marks so follow from the mappings.
         """
+        self.derived = tuple(d for d, f in enumerate(joint.space.free) if derive and f.derived)
         self.space: DesignSpace = joint.space
         self.suite = suite
         self.across: Across = across
@@ -144,7 +153,9 @@ class Relaxation:
         """The seeds rounded to machines within their budgets and to mappings."""
         count = len(seeds.numbers)
         width = len(self.suite.items)
-        grid = self.space.within(self.space.rounded(np.nan_to_num(seeds.numbers)), seeds.limits)
+        grid = self.space.rounded(np.nan_to_num(seeds.numbers))
+        if not self.derived:
+            grid = self.space.within(grid, seeds.limits)
         tree = np.zeros((count, width), dtype=np.int64)
         rows = np.zeros((count, width, joint.suite.most_axes), dtype=np.int64)
         values = self.space.values(grid)
@@ -160,12 +171,24 @@ class Relaxation:
                 logs = np.nan_to_num(np.asarray(seeds.factors[number][k])) * scale[..., None]
                 near = axis.tables.nearest(tables[k], logs.reshape(-1, logs.shape[2]))
                 rows[:, items, k] = near.reshape(count, len(items))
-        return Points(grid, tree, rows)
+        points = Points(grid, tree, rows)
+        if self.derived:
+            self._set_derived(joint, points)
+            points = joint.moved(points, self.space.within(points.grid, seeds.limits))
+        return points
+
+    def _set_derived(self, joint: Joint, points: Points) -> None:
+        """The least capacities on the grid that hold what the mappings need."""
+        needed = joint.needed(points, self.derived)
+        for column, number in enumerate(self.derived):
+            values = np.array(self.space.free[number].grid)
+            found = np.searchsorted(values, needed[:, column] * (1 - 1e-12))
+            points.grid[:, number] = np.minimum(found, len(values) - 1)
 
     # -- the relaxed objective -------------------------------------------------------------------
 
-    def _prices(self, tree: Tree, machine: Machine, factors: Any, totals: Any) -> Any:
-        """Logs of latency, energy and pressure of the workloads of a tree, shape (3, seeds, n)."""
+    def _cost(self, tree: Tree, machine: Machine, factors: Any, totals: Any) -> Cost:
+        """Costs of the workloads of a tree, shape (seeds, workloads)."""
         form = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree.form)
         workloads = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree.workloads)
         given: dict[str, Any] = {}
@@ -181,9 +204,35 @@ class Relaxation:
                     given[name] = jnp.exp(logs[..., column] * scale)
             mapping = tree.mapping(given)
             mapping = dataclasses.replace(mapping, tree=settled(mapping.tree))
-            cost = cost_of(workloads, mapping, machine, self._conventions)
+            return cost_of(workloads, mapping, machine, self._conventions)
+
+    def _prices(self, tree: Tree, machine: Machine, factors: Any, totals: Any) -> Any:
+        """Logs of latency, energy and pressure of the workloads of a tree, shape (3, seeds, n)."""
+        with relaxed(math.inf):
+            cost = self._cost(tree, machine, factors, totals)
             prices = (cost.latency_cycles, cost.energy_pj, jnp.maximum(cost.pressure, 1e-30))
         return jnp.stack([jnp.log(x) for x in jnp.broadcast_arrays(*prices)])
+
+    def _with_derived(self, numbers: Any, factors: Any) -> Any:
+        """Numbers with derived capacities in place: the smooth maximum of what mappings need."""
+        if not self.derived:
+            return numbers
+        machine = self._machine(numbers)
+        several: list[list[Any]] = [[] for _ in self.derived]
+        for tree, own, totals in zip(self.suite.trees, factors, self._totals, strict=True):
+            cost = self._cost(tree, machine, own, totals)
+            for found, number in zip(several, self.derived, strict=True):
+                for needed in needs(self.space, cost, number):
+                    shape = (len(numbers), len(tree.items))
+                    found.append(jnp.log(jnp.maximum(jnp.broadcast_to(needed, shape), 1e-30)))
+        for found, number in zip(several, self.derived, strict=True):
+            if not found:
+                continue
+            most = jnp.concatenate(found, axis=1)
+            smooth = _SHARPNESS * jax.nn.logsumexp(most / _SHARPNESS, axis=1)
+            low, high = np.log(self.space.low[number]), np.log(self.space.high[number])
+            numbers = numbers.at[:, number].set(jnp.clip(smooth, low, high))
+        return numbers
 
     def _machine(self, numbers: Any) -> Machine:
         values = [jnp.exp(numbers[:, d])[:, None] for d in range(len(self.space.free))]
@@ -191,7 +240,7 @@ class Relaxation:
 
     def _loss_parts(self, numbers: Any, factors: Any, exponents: Any, limits: Any) -> Any:
         """Objective of each seed, and by how much each constraint is broken, in logs."""
-        machine = self._machine(numbers)
+        machine = self._machine(self._with_derived(numbers, factors))
         several = [
             self._prices(tree, machine, own, totals)
             for tree, own, totals in zip(self.suite.trees, factors, self._totals, strict=True)

@@ -170,7 +170,9 @@ class Run:
         joint, effort = self.joint, self.effort
         tree = self.start.points.tree[0]
         suite = joint.suite.only(tree.tolist())
-        relaxation = Relaxation(joint, suite, self.targets.across, self.devices)
+        relaxation = Relaxation(
+            joint, suite, self.targets.across, self.devices, effort.derive_buffers
+        )
         if self.descent is None:
             self.phase = "draw seeds"
             self.descent = begin(

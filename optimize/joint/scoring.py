@@ -7,7 +7,7 @@ through one compiled program in blocks of a few sizes.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxcomet._compat import enable_x64
-from jaxcomet.cost import cost_of
+from jaxcomet.cost import Cost, cost_of
 from jaxcomet.cost.conventions import Conventions
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.mapping import Mapping
@@ -40,6 +40,33 @@ def _lane_prices(
 ) -> tuple[Any, Any, Any]:
     cost = cost_of(workload, mapping, machine, conventions)
     return cost.latency_cycles, cost.energy_pj, cost.pressure
+
+
+def needs(space: DesignSpace, cost: Cost, number: int) -> list[Any]:
+    """Values that a free number must have for each memory that it sets to hold what is needed.
+
+    Args:
+      space: the space.
+      cost: of any shape.
+      number: of a capacity, or of several that keep their ratio.
+
+    Returns:
+      Base units, of the shape of the cost; one per memory in use.
+    """
+    ratios = {key.split(".")[1]: ratio for key, ratio in space.ratios[number]}
+    return [o.needed_bytes / ratios[o.memory] for o in cost.occupancy if o.memory in ratios]
+
+
+@partial(jax.jit, static_argnames=("conventions", "memories"))
+def _lane_needs(
+    workload: CompoundOp,
+    mapping: Mapping,
+    machine: Machine,
+    conventions: Conventions,
+    memories: tuple[str, ...],
+) -> dict[str, Any]:
+    cost = cost_of(workload, mapping, machine, conventions)
+    return {o.memory: o.needed_bytes for o in cost.occupancy if o.memory in memories}
 
 
 @dataclass
@@ -216,7 +243,13 @@ class Joint:
         return np.stack([np.broadcast_to(x, size)[:count] for x in jax.device_get(prices)])
 
     def started(
-        self, tree: Tree, machine: Machine, place: np.ndarray, rows: np.ndarray, size: int
+        self,
+        tree: Tree,
+        machine: Machine,
+        place: np.ndarray,
+        rows: np.ndarray,
+        size: int,
+        memories: tuple[str, ...] = (),
     ) -> Any:
         """As `price_lanes`, in a program for `size` lanes, whose results may still be under way.
 
@@ -226,6 +259,7 @@ class Joint:
           place: positions of the workloads among those of the tree.
           rows: rows of the axes, shape (lanes, axes).
           size: lanes of the program; those beyond the given ones repeat the last.
+          memories: instead of prices, the bytes that are needed of these.
         """
         count = len(place)
         padded = np.minimum(np.arange(size), count - 1)
@@ -242,7 +276,40 @@ class Joint:
         workload = jax.tree.map(lambda x: x[place][padded], tree.workloads)
         mapping = tree.mapping(tree.factors(rows[padded]))
         with enable_x64(True):
+            if memories:
+                return _lane_needs(workload, mapping, numbers, self.conventions, memories)
             return _lane_prices(workload, mapping, numbers, self.conventions)
+
+    def needed(self, points: Points, derived: Sequence[int]) -> np.ndarray:
+        """Least values of capacities that hold what all mappings of points need.
+
+        Args:
+          points: the points.
+          derived: numbers of the capacities.
+
+        Returns:
+          Base units of the free numbers, shape (points, capacities).
+        """
+        space, count = self.space, len(points)
+        several = [{k.split(".")[1]: r for k, r in space.ratios[d]} for d in derived]
+        memories = tuple(sorted({m for ratios in several for m in ratios}))
+        found = np.zeros((count, len(derived)))
+        values = space.values(points.grid)
+        for number, tree in enumerate(self.suite.trees):
+            point, item = np.nonzero(points.tree == number)
+            for at in range(0, len(point), _BLOCKS[-1]):
+                own = slice(at, at + _BLOCKS[-1])
+                machine = space.machine(list(values[point[own]].T))
+                place = np.array([tree.place[i] for i in item[own]])
+                size = next(b for b in _BLOCKS if b >= len(place))
+                rows = points.rows[point[own], item[own]]
+                needed = jax.device_get(self.started(tree, machine, place, rows, size, memories))
+                for column, ratios in enumerate(several):
+                    for memory, ratio in ratios.items():
+                        if memory in needed:
+                            each = np.broadcast_to(needed[memory], size)[: len(place)]
+                            np.maximum.at(found[:, column], point[own], each / ratio)
+        return found
 
     def score(self, points: Points) -> Scores:
         """Exact results of points; each counts as one joint evaluation."""

@@ -62,7 +62,7 @@ def restore(run: Run, arrays: Mapping[str, np.ndarray], plain: Mapping[str, Any]
     best = _as_points("best", arrays)
     target = np.asarray(arrays["best.target"])
     suite = run.joint.suite.only(run.start.points.tree[0].tolist())
-    relaxation = Relaxation(run.joint, suite, run.targets.across, run.devices)
+    relaxation = Relaxation(run.joint, suite, run.targets.across)
     structure = jax.tree.structure(relaxation.start(best, run.targets.take(target)))
     leaves = [np.asarray(arrays[f"seeds.{n}"]) for n in range(structure.num_leaves)]
     run.descent = Descent(

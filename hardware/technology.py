@@ -375,7 +375,3 @@ def _limited(value: Scalar, otherwise: Scalar) -> Scalar:
 
 def _text(value: Scalar) -> str:
     return f"{value:.10g}"
-
-
-# Only until optimize/joint/files.py imports it from technology_file; then to be removed.
-from jaxcomet.hardware.technology_file import load_technology as load_technology  # noqa: E402

@@ -22,7 +22,7 @@ from jaxcomet.hardware import numbers, units
 from jaxcomet.hardware.errors import MachineFileError, Problem, nearest, one_of, show
 from jaxcomet.hardware.loader import load
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.hardware.technology import load_technology
+from jaxcomet.hardware.technology_file import load_technology
 from jaxcomet.optimize.joint.design import Budget, DesignError, DesignSpace, FreeNumber
 
 _MOST = 4096  # values of a grid

@@ -44,7 +44,9 @@ _PENALTY = 1.0  # of the augmented Lagrangian
 _MULTIPLIER = 20.0  # its largest multiplier
 _SHARPNESS = 0.05  # width of the smooth maximum over workloads, in logs
 BLOCKS = 8
-"""Parts that the seeds are split into where their number allows it; as many devices find work."""
+"""Parts that the seeds are split into; as many devices find work."""
+
+_LEAST = 32  # seeds of the smallest program
 
 
 class Seeds(NamedTuple):
@@ -99,12 +101,7 @@ class Relaxation:
         self._conventions: Conventions = joint.conventions
         self._reference = np.asarray(joint.reference, dtype=np.float32)
         self._mesh = Mesh(np.array(jax.devices() if devices is None else devices), ("seeds",))
-        order = [
-            i
-            for tree in suite.trees
-            for i in tree.items
-            if suite.choices[i] == (suite.trees.index(tree),)
-        ]
+        order = [i for tree in suite.trees for i in tree.items]
         self._order = np.argsort(order)
         self._totals = tuple(
             tuple(np.log(np.asarray(tree.form.sizes[a.dim], dtype=np.float32)) for a in tree.axes)
@@ -161,8 +158,7 @@ class Relaxation:
         values = self.space.values(grid)
         for number, one in enumerate(self.suite.trees):
             items = list(one.items)
-            outer = joint.suite.trees.index(one)
-            tree[:, items] = outer
+            tree[:, items] = one.number
             machine = self.space.machine(list(np.repeat(values, len(items), axis=0).T))
             tables = one.tables(np.tile(np.arange(len(items)), count), machine)
             for k, (axis, total) in enumerate(zip(one.axes, self._totals[number], strict=True)):
@@ -335,10 +331,13 @@ class Relaxation:
           The seeds, and which of them stayed finite.
         """
         count = len(seeds.numbers)
-        devices = self._mesh.size
-        blocks = max(BLOCKS, devices) if count % max(BLOCKS, devices) == 0 else devices
-        moved, finite = self._advance(seeds, rates.astype(np.float32), blocks)
-        return jax.device_get(moved), jax.device_get(finite)
+        blocks = math.lcm(BLOCKS, self._mesh.size)
+        # few seeds share a program; those that only fill it repeat the last one
+        size = max(_LEAST, -(-count // blocks) * blocks)
+        padded = np.minimum(np.arange(size), count - 1)
+        whole = jax.tree.map(lambda x: np.asarray(x)[padded], seeds)
+        moved, finite = self._advance(whole, rates.astype(np.float32), blocks)
+        return jax.tree.map(lambda x: np.asarray(x)[:count], (moved, finite))
 
 
 def _project(logs: jax.Array, total: jax.Array) -> jax.Array:

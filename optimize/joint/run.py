@@ -81,9 +81,12 @@ class Run:
       incumbents: the best so far.
       start_lanes: lanes that finding the start took.
       descent: where the descent stands, of the method ``gradient``.
-      machines: machines enumerated.
-      seed_points: of each seed of the descent, its best point when the descent ended.
+      enumerator: prices all mappings, of the methods that do.
+      relaxation: the relaxed model of the start's trees; its programs serve other runs as well.
       phase: what is being done.
+      share: how much of the descent is done.
+      devices: devices that share the seeds; all if left out.
+      began_s: when it began, by `time.monotonic`.
     """
 
     joint: Joint
@@ -95,6 +98,7 @@ class Run:
     start_lanes: int
     descent: Descent | None = None
     enumerator: Enumerator | None = None
+    relaxation: Relaxation | None = None
     phase: str = "start"
     share: float = 0.0
     devices: tuple[object, ...] | None = None
@@ -166,20 +170,25 @@ class Run:
         yield
         yield from local_search(search, self.joint, aim.limits, rng, restarts=True)
 
+    def relaxed(self) -> Relaxation:
+        """The relaxed model, made when it is first asked for."""
+        if self.relaxation is None:
+            suite = self.joint.suite.only(self.start.points.tree[0].tolist())
+            self.relaxation = Relaxation(
+                self.joint, suite, self.targets.across, self.devices, self.effort.derive_buffers
+            )
+        return self.relaxation
+
     def _gradient(self) -> Iterator[None]:
         joint, effort = self.joint, self.effort
-        tree = self.start.points.tree[0]
-        suite = joint.suite.only(tree.tolist())
-        relaxation = Relaxation(
-            joint, suite, self.targets.across, self.devices, effort.derive_buffers
-        )
+        relaxation = self.relaxed()
         if self.descent is None:
             self.phase = "draw seeds"
             self.descent = begin(
                 joint,
                 relaxation,
                 self.targets,
-                tree,
+                self.start.points.tree[0],
                 seeds=effort.seeds,
                 steps=effort.steps,
                 key=self.key,

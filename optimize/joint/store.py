@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from jaxcomet.optimize.joint.gradient import Descent
-from jaxcomet.optimize.joint.relaxation import Relaxation
 from jaxcomet.optimize.joint.run import Run
 from jaxcomet.optimize.joint.scoring import Points, Scores
 from jaxcomet.optimize.result import SearchError
@@ -61,9 +60,7 @@ def restore(run: Run, arrays: Mapping[str, np.ndarray], plain: Mapping[str, Any]
             axis.tables.remake([tuple(key) for key in keys])
     best = _as_points("best", arrays)
     target = np.asarray(arrays["best.target"])
-    suite = run.joint.suite.only(run.start.points.tree[0].tolist())
-    relaxation = Relaxation(run.joint, suite, run.targets.across)
-    structure = jax.tree.structure(relaxation.start(best, run.targets.take(target)))
+    structure = jax.tree.structure(run.relaxed().start(best, run.targets.take(target)))
     leaves = [np.asarray(arrays[f"seeds.{n}"]) for n in range(structure.num_leaves)]
     run.descent = Descent(
         seeds=jax.tree.unflatten(structure, leaves),

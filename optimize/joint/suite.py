@@ -5,6 +5,7 @@ they stand side by side in arrays. The number of programs is the number of trees
 workloads there are.
 """
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
@@ -71,6 +72,7 @@ class Tree:
     """Workloads of one structure with one tree.
 
     Attributes:
+      number: its number among the trees of the suite.
       way: the strategy with its options.
       items: numbers of the workloads in the suite.
       workloads: their leaves side by side, shape (workloads,).
@@ -78,9 +80,12 @@ class Tree:
       axes: the axes of the tree.
     """
 
-    def __init__(self, way: Way, workloads: MappingABC[int, CompoundOp], tiles: Tiles) -> None:
+    def __init__(
+        self, number: int, way: Way, workloads: MappingABC[int, CompoundOp], tiles: Tiles
+    ) -> None:
         """Sorts the axes of the tree."""
         assert way.plan is not None
+        self.number = number
         self.way = way
         self._plan = way.plan
         self.items = tuple(workloads)
@@ -113,6 +118,16 @@ class Tree:
     def place(self) -> dict[int, int]:
         """Position of each workload among `items`."""
         return {item: place for place, item in enumerate(self.items)}
+
+    def only(self, items: Sequence[int]) -> "Tree":
+        """The tree with some of its workloads; it shares the tables."""
+        index = np.array([self.place[i] for i in items])
+        found = copy.copy(self)
+        found.items = tuple(items)
+        found.workloads = jax.tree.map(lambda x: x[index], self.workloads)
+        found.form = jax.tree.map(lambda x: x[index], self.form)
+        found.__dict__.pop("place", None)
+        return found
 
     def mapping(self, factors: dict[str, Any]) -> Mapping:
         """The mapping with factors; without a name, which would make a program of its own."""
@@ -189,11 +204,13 @@ class Suite:
         return max(len(tree.axes) for tree in self.trees)
 
     def only(self, chosen: Sequence[int]) -> "Suite":
-        """The suite with one tree for each workload, by its number."""
+        """The suite with one tree for each workload, by its number; trees have no others."""
         kept = sorted(set(chosen))
         return dataclasses.replace(
             self,
-            trees=tuple(self.trees[k] for k in kept),
+            trees=tuple(
+                self.trees[k].only([i for i, c in enumerate(chosen) if c == k]) for k in kept
+            ),
             choices=tuple((kept.index(c),) for c in chosen),
         )
 
@@ -256,7 +273,9 @@ def make_suite(
             grouped.setdefault(key, (one, {}))[1][number] = op
         if len(refusals) == len(found):
             raise ImpossibleError(item.name, machine.name, tuple(dict.fromkeys(refusals)))
-    trees = tuple(Tree(one, several, tiles) for one, several in grouped.values())
+    trees = tuple(
+        Tree(number, one, several, tiles) for number, (one, several) in enumerate(grouped.values())
+    )
     choices = tuple(
         tuple(k for k, tree in enumerate(trees) if number in tree.place)
         for number in range(len(items))

@@ -542,7 +542,7 @@ FLIP_FLOP = next(line for line in CONTENT.splitlines() if line.startswith("flip_
             [("[router]\n" + FLIP_FLOP, ""), ("[dram_interface]", "[dram]")],
             [
                 "dram: got unknown key dram; expected one of name, description, sram, matrix, "
-                "vector, router, dram_interface; remove it: nothing would read it",
+                "vector, router, dram_interface; did you mean sram?",
                 "dram_interface: got nothing; expected a table with area_per_bandwidth; "
                 "add the key",
                 "router: got nothing; expected a table with flip_flop; add the key",

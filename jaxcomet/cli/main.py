@@ -12,7 +12,7 @@ import typer
 import typer.core
 
 from jaxcomet._version import __version__
-from jaxcomet.cli import compare, conventions, evaluate, kernels, machines
+from jaxcomet.cli import codesign, compare, conventions, evaluate, kernels, machines
 from jaxcomet.cli import map as map_
 from jaxcomet.cli.errors import is_user_error
 
@@ -86,6 +86,17 @@ for _name, _command in (
 ):
     _kernels.command(_name, help=_help(_command))(_command)
 app.add_typer(_kernels, name="kernels")
+
+_codesign = typer.Typer(cls=codesign.Group, rich_markup_mode=None)
+for _name, _command in (
+    ("run", codesign.run),
+    ("show", codesign.show),
+    ("spaces", codesign.spaces),
+):
+    _codesign.command(_name, help=_help(_command))(_command)
+app.add_typer(
+    _codesign, name="codesign", short_help="Finds the best machine of a space for workloads."
+)
 
 
 def main() -> None:

@@ -56,6 +56,18 @@ def progress_bar(unit: str = "mappings") -> Progress:
     )
 
 
+def stage_bar() -> Progress:
+    """A progress bar of shares done, with a note behind it (a task's field of that name)."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    )
+
+
 def print_json(value: Any) -> None:
     """Plain data on standard output."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -13,14 +13,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcomet.optimize.joint.local import LocalSearch, local_search
+from jaxcomet.optimize.joint.local import LocalSearch, local_search, with_best_trees
 from jaxcomet.optimize.joint.relaxation import ROUNDED, Relaxation, Seeds
-from jaxcomet.optimize.joint.scoring import Aim, Joint, Points, Scores
+from jaxcomet.optimize.joint.scoring import Aim, Joint, Points, Scores, joined
 
 STEPS = 60
 """Steps of a seed."""
 
 _DRAWN = 2  # random points for each seed that is kept as a start
+_KICKS = 16  # of a target's best machine without success before its chains end
 
 
 @dataclass
@@ -143,25 +144,103 @@ def _with(old: Any, index: np.ndarray, new: Any) -> np.ndarray:
     return found
 
 
+class _Renewal:
+    """Where a chain that is stuck goes on: the next seed on another machine, then kicks.
+
+    A kick moves a few numbers of the machine that is the best for the target so far.
+    """
+
+    def __init__(
+        self, joint: Joint, targets: Aim, state: Descent, rng: np.random.Generator
+    ) -> None:
+        """Orders the seeds of each target, the best on each machine only."""
+        self._joint = joint
+        self._targets = targets
+        self._state = state
+        self._rng = rng
+        self._queues: list[list[int]] = []
+        for target in range(len(targets.limits)):
+            own = np.flatnonzero(state.target == target)
+            order = own[np.argsort(state.totals[own], kind="stable")]
+            machines: dict[bytes, int] = {}
+            for seed in order.tolist():
+                machines.setdefault(state.best.grid[seed].tobytes(), seed)
+            self._queues.append(list(machines.values()))
+        self.target = np.empty(0, dtype=np.int64)
+        self._left = np.full(len(targets.limits), _KICKS)
+        self._best = np.full(len(targets.limits), np.inf)
+        self._known: dict[int, Points] = {}
+        self._searched: dict[int, bytes] = {}
+
+    def first(self, chains: int) -> tuple[Points, Scores]:
+        """The first points of all chains, as many for each target."""
+        picked: list[int] = []
+        for queue in self._queues:
+            picked += [queue.pop(0) for _ in range(min(chains, len(queue)))]
+        self.target = self._state.target[picked]
+        return self._state.best.take(picked), self._state.scores.take(picked)
+
+    def __call__(self, over: np.ndarray, search: LocalSearch) -> tuple[np.ndarray, Points | None]:
+        """Chains to go on, and their new points.
+
+        Args:
+          over: chains that are stuck.
+          search: all chains.
+        """
+        totals = self._joint.total(search.scores, search.aim)
+        chains: list[int] = []
+        several: list[Points] = []
+        for chain in over.tolist():
+            target = int(self.target[chain])
+            own = np.flatnonzero(self.target == target)
+            best = int(own[totals[own].argmin()])
+            if totals[best] < self._best[target] - 1e-12:
+                self._best[target], self._left[target] = totals[best], _KICKS
+                self._known[target] = search.points.take([best])
+            grown = self._with_other_trees(search, best, target) if chain == best else None
+            if grown is not None:
+                several.append(grown)
+            elif self._queues[target]:
+                several.append(self._state.best.take([self._queues[target].pop(0)]))
+            elif self._left[target] > 0:
+                self._left[target] -= 1
+                several.append(self._kicked(target))
+            else:
+                continue
+            chains.append(chain)
+        return np.array(chains, dtype=np.int64), joined(several) if several else None
+
+    def _with_other_trees(self, search: LocalSearch, chain: int, target: int) -> Points | None:
+        """The best point of a target with better trees, once for each machine that is the best."""
+        points = search.points.take([chain])
+        if points.grid.tobytes() == self._searched.get(target):
+            return None
+        self._searched[target] = points.grid.tobytes()
+        aim = search.aim.take([chain])
+        scores = search.scores.take([chain])
+        found, better = with_best_trees(self._joint, points, scores, aim, self._rng)
+        changed = (found.tree != points.tree).any()
+        return found if changed and self._joint.total(better, aim)[0] < self._best[target] else None
+
+    def _kicked(self, target: int) -> Points:
+        joint, rng = self._joint, self._rng
+        points = self._known[target]
+        grid = points.grid.copy()
+        for _ in range(int(rng.integers(2, 5))):
+            number = int(rng.integers(grid.shape[1]))
+            step = int(rng.choice((-2, -1, 1, 2)))
+            grid[0, number] = np.clip(grid[0, number] + step, 0, joint.space.sizes[number] - 1)
+        limits = self._targets.limits[target]
+        return joint.moved(points, joint.space.within(grid, limits))
+
+
 def polish(
     joint: Joint, targets: Aim, state: Descent, chains: int, key: list[int]
 ) -> Iterator[None]:
     """Local moves from the best rounded points of each target; yields per joint evaluation."""
     rng = np.random.default_rng([*key, 1 << 20])
-    picked: list[int] = []
-    count = len(targets.limits)
-    each = max(1, chains // count)
-    for target in range(count):
-        own = np.flatnonzero(state.target == target)
-        order = own[np.argsort(state.totals[own], kind="stable")]
-        seen: list[bytes] = []
-        for seed in order:
-            point = state.best.take([seed])
-            name = point.grid.tobytes() + point.rows.tobytes()
-            if name not in seen and len(seen) < each:
-                seen.append(name)
-                picked.append(int(seed))
-    rows = np.array(picked)
-    aim = targets.take(state.target[rows])
-    search = LocalSearch(joint, state.best.take(rows), state.scores.take(rows), aim, rng)
-    return local_search(search, joint, aim.limits, rng, restarts=False)
+    renewal = _Renewal(joint, targets, state, rng)
+    points, scores = renewal.first(chains)
+    aim = targets.take(renewal.target)
+    search = LocalSearch(joint, points, scores, aim, rng)
+    return local_search(search, joint, renewal)

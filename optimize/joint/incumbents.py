@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import moocore
 import numpy as np
 
-from jaxcomet.optimize.joint.scoring import Aim, Joint, Points, Scores
+from jaxcomet.optimize.joint.scoring import Aim, Joint, Points, Scores, joined
 
 
 @dataclass
@@ -98,11 +98,7 @@ class Incumbents:
         found, points = found[kept], points.take(kept)
         if self.front_points is not None:
             found = np.concatenate([self.front, found])
-            points = Points(
-                np.concatenate([self.front_points.grid, points.grid]),
-                np.concatenate([self.front_points.tree, points.tree]),
-                np.concatenate([self.front_points.rows, points.rows]),
-            )
+            points = joined([self.front_points, points])
             kept = moocore.is_nondominated(found, keep_weakly=False)
             found, points = found[kept], points.take(kept)
         order = np.lexsort(found.T[::-1])

@@ -6,13 +6,15 @@ A move of the machine prices all workloads anew with their mappings as they are 
 meshes move). Several chains run side by side in one batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from jaxcomet.optimize.joint.scoring import Aim, Joint, Points, Scores
 
 _SWEEPS = 4  # sweeps of mappings after a machine that was tried in depth
+_DRAWN = 8  # random mappings by another tree
+_TREE_SWEEPS = 48  # sweeps from the best of them
 
 
 class LocalSearch:
@@ -253,9 +255,12 @@ class LocalSearch:
         improved[np.flatnonzero(ready)[better]] = True
         return improved
 
-    def restart_machine_moves(self) -> None:
-        """Tries all moves of the machines again."""
-        self.machine_tried[:] = 0
+    def put(self, chains: np.ndarray, points: Points, scores: Scores) -> None:
+        """Chains go on from other points."""
+        self.points.put(chains, points)
+        self.scores.put(chains, scores)
+        self.tried[chains], self.machine_tried[chains] = 0, 0
+        self.changed()
 
 
 def _machine_moves(count: int) -> np.ndarray:
@@ -280,32 +285,74 @@ def _stride(total: np.ndarray) -> np.ndarray:
         found = found + shared
 
 
-def local_search(
-    search: LocalSearch,
-    joint: Joint,
-    limits: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    restarts: bool,
-) -> Iterator[None]:
+def with_best_trees(
+    joint: Joint, points: Points, scores: Scores, aim: Aim, rng: np.random.Generator
+) -> tuple[Points, Scores]:
+    """One point with another tree for each workload that is better off with it.
+
+    On a given machine workloads do not touch, so all try their next tree at once: the best of a few
+    random mappings, then sweeps.
+    """
+    suite = joint.suite
+    width = len(suite.items)
+    best, found = points.take([0]), scores.take([0])
+    for turn in range(1, max(len(c) for c in suite.choices)):
+        trees = np.array(
+            [
+                c[(c.index(int(t)) + turn) % len(c)]
+                for c, t in zip(suite.choices, points.tree[0], strict=True)
+            ]
+        )
+        several = Points(
+            np.repeat(points.grid, _DRAWN, axis=0),
+            np.tile(trees, (_DRAWN, 1)),
+            np.zeros((_DRAWN, width, suite.most_axes), dtype=np.int64),
+        )
+        several.rows = joint.random_rows(rng, several.grid, several.tree)
+        several, results = joint.fitted(several, joint.score(several))
+        wide = aim.take(np.zeros(_DRAWN, dtype=np.int64))
+        first = joint.each(results, wide).argmin(axis=0)
+        one = several.take([0])
+        one.rows[0] = several.rows[first, np.arange(width)]
+        search = LocalSearch(joint, one, joint.score(one), aim, rng, trees=False)
+        search.freeze(np.flatnonzero([len(c) <= turn for c in suite.choices]))
+        for _ in range(_TREE_SWEEPS):
+            if search.settled().all():
+                break
+            search.sweep(np.zeros(1, dtype=np.int64))
+        better = joint.each(search.scores, aim, found)[0] < joint.each(found, aim)[0] - 1e-12
+        best.tree[0, better] = search.points.tree[0, better]
+        best.rows[0, better] = search.points.rows[0, better]
+        found.latency[0, better] = search.scores.latency[0, better]
+        found.energy[0, better] = search.scores.energy[0, better]
+        found.pressure[0, better] = search.scores.pressure[0, better]
+    joint.look(best, found)
+    return best, found
+
+
+Renew = Callable[[np.ndarray, LocalSearch], tuple[np.ndarray, Points | None]]
+"""From chains that are stuck to those of them that go on, and their new points."""
+
+
+def local_search(search: LocalSearch, joint: Joint, renew: Renew) -> Iterator[None]:
     """Moves mappings and machines until nothing is better; yields after each joint evaluation.
 
     Args:
       search: the chains.
       joint: what is searched.
-      limits: of the budgets of each chain.
-      rng: source of all randomness.
-      restarts: whether a chain that is stuck starts anew from a random point.
+      renew: where chains that are stuck go on; the search ends when none does.
     """
-    every = np.arange(len(search.points))
-    deep = np.zeros(len(every), dtype=bool)
+    count = len(search.points)
+    every = np.arange(count)
+    deep = np.zeros(count, dtype=bool)
+    ended = np.zeros(count, dtype=bool)
     turn = 0
-    while True:
+    while not ended.all():
         turn += 1
         settled, stuck = search.settled(), search.stuck()
         # machines and mappings by turns; mappings first where they are far from settled
-        machines = every[~stuck & (settled | (turn % 3 == 0))]
-        mappings = every[~settled & ~np.isin(every, machines)]
+        machines = every[~ended & ~stuck & (settled | (turn % 3 == 0))]
+        mappings = every[~ended & ~settled & ~np.isin(every, machines)]
         if len(mappings):
             search.sweep(mappings)
         shallow, deeper = machines[~deep[machines]], machines[deep[machines]]
@@ -314,18 +361,15 @@ def local_search(
         if len(deeper):
             improved = search.step(deeper, _SWEEPS)
             deep[deeper[improved]] = False
-        ended = every[settled & search.stuck()]
-        again, over = ended[~deep[ended]], ended[deep[ended]]
+        done = every[~ended & settled & search.stuck()]
+        again, over = done[~deep[done]], done[deep[done]]
         deep[again] = True  # the same moves once more, each with its mappings improved
         search.machine_tried[again] = 0
-        if len(over) and restarts:
-            fresh = joint.random(rng, limits[over])
-            scores = joint.score(fresh)
-            fresh, scores = joint.fitted(fresh, scores)
-            search.points.put(over, fresh)
-            search.scores.put(over, scores)
-            search.tried[over], search.machine_tried[over], deep[over] = 0, 0, False
-            search.changed()
-        elif len(over) == len(every):
-            return
+        if len(over):
+            going, fresh = renew(over, search)
+            ended[np.setdiff1d(over, going)] = True
+            if fresh is not None:
+                fresh, scores = joint.fitted(fresh, joint.score(fresh))
+                search.put(going, fresh, scores)
+                deep[going] = False
         yield

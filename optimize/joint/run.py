@@ -20,7 +20,7 @@ from jaxcomet.optimize.joint.local import LocalSearch, local_search
 from jaxcomet.optimize.joint.nested import Enumerator
 from jaxcomet.optimize.joint.relaxation import Relaxation
 from jaxcomet.optimize.joint.rivals import cma_es, enumerate_machines, nested, random_search
-from jaxcomet.optimize.joint.scoring import Aim, Joint
+from jaxcomet.optimize.joint.scoring import Aim, Joint, Points
 from jaxcomet.optimize.joint.start import Start, best_on_start
 from jaxcomet.optimize.joint.suite import Suite
 
@@ -168,7 +168,11 @@ class Run:
         points, scores = self.joint.fitted(points, self.joint.score(points))
         search = LocalSearch(self.joint, points, scores, aim, rng)
         yield
-        yield from local_search(search, self.joint, aim.limits, rng, restarts=True)
+
+        def renew(over: np.ndarray, _: LocalSearch) -> tuple[np.ndarray, Points | None]:
+            return over, self.joint.random(rng, aim.limits[over])
+
+        yield from local_search(search, self.joint, renew)
 
     def relaxed(self) -> Relaxation:
         """The relaxed model, made when it is first asked for."""

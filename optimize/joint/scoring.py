@@ -96,6 +96,15 @@ class Points:
         self.grid[index], self.tree[index], self.rows[index] = other.grid, other.tree, other.rows
 
 
+def joined(several: Sequence[Points]) -> Points:
+    """Points one after the other."""
+    return Points(
+        np.concatenate([p.grid for p in several]),
+        np.concatenate([p.tree for p in several]),
+        np.concatenate([p.rows for p in several]),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Aim:
     """What is minimised, for each of several points.

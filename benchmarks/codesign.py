@@ -104,7 +104,9 @@ def begun(args: argparse.Namespace, **suite: object) -> tuple[Run, float]:
     targets = make_targets(space, "edp", None)
     effort = Effort(method="gradient", seeds=32, steps=60)
     run = prepare(space, made, aim_of(targets, "geomean"), effort, DEFAULT, [0])
-    return run, time.monotonic() - began
+    took = time.monotonic() - began
+    print(f"{args.space} {args.workloads} workloads, {len(made.trees)} trees, start {took:.1f} s")
+    return run, took
 
 
 def methods(args: argparse.Namespace) -> dict[str, object]:
@@ -212,7 +214,7 @@ def rate(args: argparse.Namespace) -> dict[str, object]:
         rng = np.random.default_rng(0)
         aim = run.targets.take(np.zeros(seeds, dtype=np.int64))
         points = run.joint.random(rng, aim.limits)
-        points.tree[:] = run.start.points.tree[0]
+        points.tree[:] = run.start.descent.tree[0]
         points.rows = run.joint.random_rows(rng, points.grid, points.tree)
         state = relaxation.start(points, aim)
         began = time.monotonic()
@@ -236,7 +238,7 @@ def starts(args: argparse.Namespace) -> dict[str, object]:
     """Descents from the worst and from the best tenth of random machines."""
     run, _ = begun(args)
     rng = np.random.default_rng(1)
-    tree = run.start.points.tree[0]
+    tree = run.start.descent.tree[0]
     aim = run.targets.take(np.zeros(320, dtype=np.int64))
     points = run.joint.random(rng, aim.limits)
     points.tree[:] = tree

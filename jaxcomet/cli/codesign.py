@@ -44,7 +44,7 @@ class Group(typer.core.TyperGroup):
 def run(
     spaces: Annotated[
         list[str],
-        typer.Argument(metavar="SPACE...", help="Search spaces: names or TOML files."),
+        typer.Argument(metavar="SPACE", help="Search spaces: names or TOML files."),
     ],
     suites: Annotated[
         list[str] | None,
@@ -177,7 +177,7 @@ def run(
       jaxcomet codesign edge cloud --workloads llama-3-8b --workloads gpt-3-175b --out both
       jaxcomet codesign edge --out front --pareto 16 --budget area=400 --seeds 16
       jaxcomet codesign edge-9 --out steps --objective edp --ladder area=300,400,500
-      jaxcomet codesign edge-small --out small --method enumerate --strategy attention=unfused
+      jaxcomet codesign edge-small --out small --method local --time-limit 60 --across worst
       jaxcomet codesign show found --figure found.png
     """
     if out is None:
@@ -332,7 +332,9 @@ def _budgets(single: list[str] | None, ladder: str | None) -> list[dict[str, flo
     ((name, text),) = words.pairs("--ladder", [ladder], "NAME=VALUE,VALUE,...").items()
     if name in base:
         raise InputError(f"--ladder {name}: got --budget {name} as well; leave one out")
-    limits = [_positive(f"--ladder {name}", t.strip(), f"{form}, or several") for t in text.split(",")]
+    limits = [
+        _positive(f"--ladder {name}", t.strip(), f"{form}, or several") for t in text.split(",")
+    ]
     if len(set(limits)) != len(limits):
         raise InputError(f"--ladder {name}: got {text}; expected each value once")
     return [{**base, name: limit} for limit in limits]
@@ -345,7 +347,9 @@ def _check_budgets(space: Any, budgets: list[dict[str, float]]) -> None:
     known = [b.name for b in space.budgets]
     for name in budgets[0]:
         if name not in known:
-            raise InputError(f"--budget {name}: {space.name} has no such budget; {near(name, known)}")
+            raise InputError(
+                f"--budget {name}: {space.name} has no such budget; {near(name, known)}"
+            )
     for target in make_targets(space, "edp", budgets):
         space.check_budgets(target.limits)
 

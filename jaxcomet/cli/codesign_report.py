@@ -100,7 +100,7 @@ def read_folder(folder: str) -> Found:
         tasks = tuple(settings)
     except FileNotFoundError:
         raise InputError(
-            f"{folder}: holds no co-design (no settings.json); name a folder that was given as --out"
+            f"{folder}: holds no co-design (no settings.json); name a folder given as --out before"
         ) from None
     except (OSError, ValueError, TypeError) as error:
         raise InputError(
@@ -189,9 +189,13 @@ def _targets(record: Mapping[str, Any]) -> "Table":
     worst = record["settings"]["across"] == "worst"
     points = [record["start"], *record["points"][:_FEW]]
     scale, unit = tables.energy_unit(max(p["energy_pj"] for p in points))
-    latency, energy = ("latency\nof start's", "energy\nof start's") if worst else (
-        "latency\ncycles",
-        f"energy\n{unit}",
+    latency, energy = (
+        ("latency\nof start's", "energy\nof start's")
+        if worst
+        else (
+            "latency\ncycles",
+            f"energy\n{unit}",
+        )
     )
     columns = ("target", "improvement", latency, energy, "area\nmm2", "budgets that bind")
     table = tables.grid("Targets", columns, fold=("target", "budgets that bind"))
@@ -209,6 +213,9 @@ def _targets(record: Mapping[str, Any]) -> "Table":
             f"{point['area_mm2']:,.1f}",
             ", ".join(binding) or "-",
         )
+    if any(use["binds"] for point in points for use in point["budgets"].values()):
+        table.caption = "binds: a step of some number more would be better, but takes too much"
+        table.caption_justify = "left"
     return table
 
 
@@ -227,7 +234,7 @@ def _machine(record: Mapping[str, Any]) -> tuple["Table", list[str]]:
     unchanged = []
     for name, before in start.items():
         if all(p["numbers"][name] == before for p in points):
-            unchanged.append(name)
+            unchanged.append(name + bounds[0].get(name, ""))
             continue
         cells = []
         for point, at in zip(points, bounds, strict=True):
@@ -330,6 +337,7 @@ def figure(found: Found) -> "Figure":
     if "infeasible" in record:
         raise InputError(f"--figure: nothing to draw for {name}: {record['infeasible']}")
     best, start = record["points"][0], record["start"]
+    bounds = _bounds(best)
 
     def place(point: Mapping[str, Any]) -> "plot.Place":
         return plot.Place(
@@ -347,14 +355,10 @@ def figure(found: Found) -> "Figure":
             plot.Change(
                 name=number,
                 ratio=best["numbers_base"][number] / start["numbers_base"][number],
-                text=f"{_value(start['numbers'][number])} → {best['numbers'][number]}",
+                before=start["numbers"][number].partition(" ")[0],
+                after=best["numbers"][number].removesuffix(" count") + bounds.get(number, ""),
             )
             for number in start["numbers"]
         ],
         across=record["settings"]["across"],
     )
-
-
-def _value(text: str) -> str:
-    """A number without its unit."""
-    return text.partition(" ")[0]

@@ -56,7 +56,7 @@ def codesign(
     time_limit_s: float | None = None,
     conventions: Conventions = DEFAULT,
     key: int = 0,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
     progress: Callable[[Run], None] | None = None,
 ) -> CodesignResult:
     """The best machine of a space for workloads, with the mappings of all of them.
@@ -87,7 +87,7 @@ def codesign(
       time_limit_s: seconds to stop after, compiling included.
       conventions: rules of accounting.
       key: seed of all randomness; the result depends on nothing else, not on the devices.
-      devices: devices that share the seeds; all if left out.
+      devices: devices of JAX that share the seeds; all if left out.
       progress: called after each batch with the run.
 
     Returns:

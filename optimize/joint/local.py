@@ -58,7 +58,7 @@ class LocalSearch:
 
     def settled(self) -> np.ndarray:
         """Chains in which no single move of a mapping is better, shape (chains,)."""
-        return (self.tried >= self._moves_there()).all(axis=1)
+        return np.all(self.tried >= self._moves_there(), axis=1)
 
     def _moves_there(self) -> np.ndarray:
         """Moves of each mapping in all; finds the neighbours of each axis where any is new."""
@@ -170,7 +170,7 @@ class LocalSearch:
     ) -> None:
         """Other trees for some lanes: the factors that both have stay as near as can be."""
         joint, suite = self.joint, self.joint.suite
-        for lane in lanes:
+        for lane in lanes.tolist():
             others = [t for t in suite.choices[item[lane]] if t != tree[lane]]
             old, new = suite.trees[tree[lane]], suite.trees[others[inner[lane]]]
             logs = {}
@@ -209,7 +209,7 @@ class LocalSearch:
             self.machine_tried[own] += 1
             base = self.points.grid[own]
             tried = base + move
-            inside = ((tried >= 0) & (tried < self.joint.space.sizes)).all(axis=1)
+            inside = np.all((tried >= 0) & (tried < self.joint.space.sizes), axis=1)
             tried = np.where(inside[:, None], tried, base)
             inside &= self.joint.space.excess(tried, limits[todo]) <= 1.0
             grid[todo[inside]] = tried[inside]

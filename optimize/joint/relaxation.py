@@ -254,8 +254,10 @@ class Relaxation:
             against = jnp.log(self._reference)
             ratio = a[:, None] * (latency - against[0]) + b[:, None] * (energy - against[1])
             value = _SHARPNESS * jax.nn.logsumexp(ratio / _SHARPNESS, axis=1)
-        uses = [u[:, 0] if jnp.ndim(u) else u for u in self.space.uses(machine)]
-        over = [jnp.log(u / limits[:, k]) for k, u in enumerate(uses)]
+        uses = [jnp.reshape(u, (-1,)) for u in self.space.uses(machine)]
+        over = [
+            jnp.log(jnp.broadcast_to(u, len(limits)) / limits[:, k]) for k, u in enumerate(uses)
+        ]
         excess = jnp.stack(over, axis=1) if over else jnp.zeros_like(limits)
         area = jnp.reshape(self.space.area_mm2(machine), (-1,))
         return value + c * jnp.log(area), pressure, excess
@@ -279,10 +281,12 @@ class Relaxation:
 
         def step(state: Seeds, rate: Any) -> tuple[Seeds, Any]:
             moving = (state.numbers, state.factors)
-            (_, seen), gradient = jax.value_and_grad(self._loss, has_aux=True)(moving, state)
+            (_, seen), found = jax.value_and_grad(self._loss, has_aux=True)(moving, state)
+            gradient: Any = found
             # along the split: Adam would make equal steps of what is common to all its factors
             slopes = jax.tree.map(lambda g: g - g.mean(axis=2, keepdims=True), gradient[1])
-            updates, adam = jax.vmap(_ADAM.update)((gradient[0], slopes), state.adam)
+            several: Any = jax.vmap(_ADAM.update)((gradient[0], slopes), state.adam)
+            updates, adam = several
             numbers = jnp.clip(state.numbers - NUMBER_RATE * rate * updates[0], low, high)
             factors = tuple(
                 tuple(

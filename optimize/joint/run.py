@@ -177,7 +177,7 @@ class Run:
     def relaxed(self) -> Relaxation:
         """The relaxed model, made when it is first asked for."""
         if self.relaxation is None:
-            suite = self.joint.suite.only(self.start.points.tree[0].tolist())
+            suite = self.joint.suite.only(self.start.descent.tree[0].tolist())
             self.relaxation = Relaxation(
                 self.joint, suite, self.targets.across, self.devices, self.effort.derive_buffers
             )
@@ -192,11 +192,11 @@ class Run:
                 joint,
                 relaxation,
                 self.targets,
-                self.start.points.tree[0],
+                self.start.descent.tree[0],
                 seeds=effort.seeds,
                 steps=effort.steps,
                 key=self.key,
-                start=self.start.points,
+                start=self.start.descent,
             )
             yield
         self.phase = "descend"

@@ -147,7 +147,7 @@ class Scores:
     @property
     def fits(self) -> np.ndarray:
         """Whether all workloads fit, shape (points,)."""
-        return (self.pressure <= 1.0).all(axis=1)
+        return np.all(self.pressure <= 1.0, axis=1)
 
     def take(self, index: Any) -> "Scores":
         """Those of some of the points."""

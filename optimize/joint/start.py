@@ -1,8 +1,8 @@
 """The start machine with its best mappings: what a co-design is held against.
 
 The one idea: whatever is small enough is enumerated; large spaces of mappings (a product of three
-large extents has tens of millions) are searched by local moves from many points. Each workload
-takes the tree that is best on the start machine into the descent.
+large extents has tens of millions) are searched by local moves from many points. The workloads of
+an operation go into the descent with the tree that serves them best on the start machine.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxcomet.optimize.joint.local import LocalSearch
 from jaxcomet.optimize.joint.nested import Enumerator
-from jaxcomet.optimize.joint.scoring import Aim, Joint, Points, Scores
+from jaxcomet.optimize.joint.scoring import MISFIT, Aim, Joint, Points, Scores
+from jaxcomet.optimize.joint.suite import Suite
 
 _ENUMERATED = 1_000_000
 """Mappings of a workload by one tree up to which they are enumerated."""
@@ -28,11 +29,14 @@ class Start:
       points: one point.
       scores: its exact results.
       proven: all mappings were priced.
+      descent: the start machine with the trees that a descent takes: one for all workloads of an
+        operation, so that there are few programs to compile.
     """
 
     points: Points
     scores: Scores
     proven: bool
+    descent: Points
 
 
 def best_on_start(joint: Joint, aim: Aim, rng: np.random.Generator) -> Start:
@@ -46,18 +50,9 @@ def best_on_start(joint: Joint, aim: Aim, rng: np.random.Generator) -> Start:
     suite, space = joint.suite, joint.space
     grid = space.start_grid[None]
     width = len(suite.items)
-    least = np.full(width, np.inf)
-    best = Points(
-        grid.copy(),
-        np.array([[c[0] for c in suite.choices]]),
-        np.zeros((1, width, suite.most_axes), dtype=np.int64),
-    )
-    scores = Scores(
-        np.full((1, width), np.inf),
-        np.full((1, width), np.inf),
-        np.full((1, width), np.inf),
-        joint.areas(grid),
-    )
+    values = np.full((len(suite.trees), width), np.inf)
+    rows = np.zeros((len(suite.trees), width, suite.most_axes), dtype=np.int64)
+    prices = np.full((3, len(suite.trees), width), np.inf)
     proven = True
     enumerator = Enumerator(joint)
     for number, tree in enumerate(suite.trees):
@@ -71,15 +66,31 @@ def best_on_start(joint: Joint, aim: Aim, rng: np.random.Generator) -> Start:
             proven = False
             found.append((large, *_local(joint, number, grid[0], large, aim, rng)))
         for several, points, results in found:
-            each = joint.each(results, _log_aim(aim))[0]
-            for item in several:
-                if each[item] < least[item]:
-                    least[item] = each[item]
-                    best.tree[0, item] = number
-                    best.rows[0, item] = points.rows[0, item]
-                    for name in ("latency", "energy", "pressure"):
-                        getattr(scores, name)[0, item] = getattr(results, name)[0, item]
-    return Start(points=best, scores=scores, proven=proven)
+            values[number, several] = joint.each(results, _log_aim(aim))[0, several]
+            rows[number, several] = points.rows[0, several]
+            three = np.stack([results.latency, results.energy, results.pressure])
+            prices[:, number, several] = three[:, 0, several]
+    best = values.argmin(axis=0)
+    every = np.arange(width)
+    points = Points(grid.copy(), best[None].copy(), rows[best, every][None])
+    latency, energy, pressure = (x[None].copy() for x in prices[:, best, every])
+    scores = Scores(latency, energy, pressure, joint.areas(grid))
+    shared = _shared(suite, values, best)
+    descent = Points(grid.copy(), shared[None].copy(), rows[shared, every][None])
+    return Start(points=points, scores=scores, proven=proven, descent=descent)
+
+
+def _shared(suite: Suite, values: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """One tree for all workloads that have the same trees to choose from, the best in sum."""
+    found = best.copy()
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for item, choices in enumerate(suite.choices):
+        groups.setdefault(choices, []).append(item)
+    for choices, items in groups.items():
+        sums = values[np.ix_(choices, items)].sum(axis=1)
+        if np.isfinite(sums).any() and sums.min() < MISFIT:
+            found[items] = choices[int(sums.argmin())]
+    return found
 
 
 def _log_aim(aim: Aim) -> Aim:

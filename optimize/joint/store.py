@@ -157,7 +157,7 @@ class Store:
             state=self._ocp.args.StandardRestore(), plain=self._ocp.args.JsonRestore()
         )
         try:
-            found = self._manager.restore(step, args=args)
+            found: Any = self._manager.restore(step, args=args)
             state, plain = dict(found.state), found.plain
         # Orbax and tensorstore raise whatever they stumble over in a damaged file
         except (ValueError, KeyError, TypeError, OSError, AttributeError, RuntimeError) as error:

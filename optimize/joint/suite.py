@@ -239,13 +239,19 @@ def make_suite(
       SearchError: no workloads, or weights that cannot be.
       ImpossibleError: a workload that no strategy can map on this machine.
     """
-    named = (
-        dict(workloads)
-        if isinstance(workloads, MappingABC)
-        else {f"{n}: {_title(op)}": op for n, op in enumerate(workloads, 1)}
-    )
+    if isinstance(workloads, MappingABC):
+        named = {str(name): op for name, op in workloads.items()}
+    else:
+        named = {f"{n}: {_title(op)}": op for n, op in enumerate(workloads, 1)}
     if not named:
         raise SearchError("workloads: got none; expected at least one")
+    there = {op.name for op in named.values()}
+    for operation in strategies or {}:
+        if operation not in there:
+            raise SearchError(
+                f"strategies: got {operation!r}, but no workload is one; there are "
+                f"{', '.join(sorted(there))}"
+            )
     given = [1.0] * len(named) if weights is None else list(weights)
     if len(given) != len(named):
         raise SearchError(f"weights: got {len(given)} for {len(named)} workloads")

@@ -354,12 +354,12 @@ class _Folder:
         lines = "".join(f"{json.dumps(row)}\n" for row in table)
         _write(self._path / "results.jsonl", lines)
         text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
+        writer: csv.DictWriter[str] = csv.DictWriter(text, COLUMNS, lineterminator="\n", restval="")
         writer.writeheader()
         for row in table:
             numbers = row.get("numbers") or {}
             flat = "; ".join(f"{name} {value}" for name, value in numbers.items())
-            writer.writerow(row | {"numbers": flat})
+            writer.writerow({**row, "numbers": flat})
         _write(self._path / "results.csv", text.getvalue())
 
 
@@ -371,12 +371,14 @@ def read_record(file: Path) -> dict[str, Any]:
     """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        found["task"], found["record"]["settings"]
+        task, settings = found["task"], found["record"]["settings"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{file}: is no record of a co-design ({type(error).__name__}); remove the file to run "
             "this task anew"
         ) from None
+    if not isinstance(task, str) or not isinstance(settings, dict):
+        raise CheckpointError(f"{file}: is no record of a co-design; remove the file")
     return found
 
 

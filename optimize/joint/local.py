@@ -177,7 +177,7 @@ class LocalSearch:
             for k, axis in enumerate(old.axes):
                 found = axis.tables.logs(rows[lane, k])
                 logs |= dict(zip(axis.free, found.tolist(), strict=True))
-            place = np.array([new.place[item[lane]]])
+            place = np.array([new.place[int(item[lane])]])
             machine = joint.space.machine(
                 list(joint.space.values(self.points.grid[chain[lane]][None]).T)
             )

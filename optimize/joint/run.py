@@ -165,6 +165,11 @@ class Run:
         rows = np.repeat(np.arange(count), max(1, self.effort.chains))
         aim = self.targets.take(rows)
         points = self.joint.random(rng, aim.limits)
+        # the first chain of each target starts from what is known, as some seeds of a descent do
+        first = np.flatnonzero(np.diff(rows, prepend=-1))
+        known = self.start.points.take(np.zeros(count, dtype=np.int64))
+        grid = self.joint.space.within(known.grid, aim.limits[first])
+        points.put(first, self.joint.moved(known, grid))
         points, scores = self.joint.fitted(points, self.joint.score(points))
         search = LocalSearch(self.joint, points, scores, aim, rng)
         yield

@@ -151,10 +151,16 @@ class _Renewal:
     """
 
     def __init__(
-        self, joint: Joint, targets: Aim, state: Descent, rng: np.random.Generator
+        self,
+        joint: Joint,
+        targets: Aim,
+        state: Descent,
+        start: Points,
+        rng: np.random.Generator,
     ) -> None:
         """Orders the seeds of each target, the best on each machine only."""
         self._joint = joint
+        self._start = start
         self._targets = targets
         self._state = state
         self._rng = rng
@@ -178,7 +184,21 @@ class _Renewal:
         for queue in self._queues:
             picked += [queue.pop(0) for _ in range(min(chains, len(queue)))]
         self.target = self._state.target[picked]
-        return self._state.best.take(picked), self._state.scores.take(picked)
+        return self._seeds(picked)
+
+    def _seeds(self, picked: list[int]) -> tuple[Points, Scores]:
+        """Best points of seeds; workloads keep the start's mappings where those are better."""
+        joint = self._joint
+        points, scores = self._state.best.take(picked), self._state.scores.take(picked)
+        aim = self._targets.take(self._state.target[picked])
+        known = joint.moved(self._start.take(np.zeros(len(picked), dtype=np.int64)), points.grid)
+        known, found = joint.fitted(known, joint.score(known))
+        better = joint.each(found, aim, scores) < joint.each(scores, aim) - 1e-12
+        points.tree[better], points.rows[better] = known.tree[better], known.rows[better]
+        scores.latency[better], scores.energy[better] = found.latency[better], found.energy[better]
+        scores.pressure[better] = found.pressure[better]
+        joint.look(points, scores)
+        return points, scores
 
     def __call__(self, over: np.ndarray, search: LocalSearch) -> tuple[np.ndarray, Points | None]:
         """Chains to go on, and their new points.
@@ -201,7 +221,7 @@ class _Renewal:
             if grown is not None:
                 several.append(grown)
             elif self._queues[target]:
-                several.append(self._state.best.take([self._queues[target].pop(0)]))
+                several.append(self._seeds([self._queues[target].pop(0)])[0])
             elif self._left[target] > 0:
                 self._left[target] -= 1
                 several.append(self._kicked(target))
@@ -235,11 +255,20 @@ class _Renewal:
 
 
 def polish(
-    joint: Joint, targets: Aim, state: Descent, chains: int, key: list[int]
+    joint: Joint, targets: Aim, state: Descent, start: Points, chains: int, key: list[int]
 ) -> Iterator[None]:
-    """Local moves from the best rounded points of each target; yields per joint evaluation."""
+    """Local moves from the best rounded points of each target; yields per joint evaluation.
+
+    Args:
+      joint: what is searched.
+      targets: what is minimised.
+      state: a descent that has ended.
+      start: the start machine with its best mappings.
+      chains: for each target.
+      key: numbers that all randomness comes from.
+    """
     rng = np.random.default_rng([*key, 1 << 20])
-    renewal = _Renewal(joint, targets, state, rng)
+    renewal = _Renewal(joint, targets, state, start, rng)
     points, scores = renewal.first(chains)
     aim = targets.take(renewal.target)
     search = LocalSearch(joint, points, scores, aim, rng)

@@ -210,7 +210,8 @@ class Run:
             self.share = self.descent.round / self.descent.rounds
             yield
         self.phase, self.share = "local moves", 1.0
-        yield from polish(joint, self.targets, self.descent, effort.chains, self.key)
+        known = self.start.points
+        yield from polish(joint, self.targets, self.descent, known, effort.chains, self.key)
 
 
 _DEFAULT_MACHINES = 3000

@@ -14,7 +14,6 @@ programs; what the first run of a method takes more than the median of the other
 """
 
 import argparse
-import dataclasses
 import json
 import time
 from pathlib import Path
@@ -70,20 +69,7 @@ def suite_of(count: int, *, products_only: bool = False) -> dict[str, CompoundOp
 
 def fresh(run: Run, effort: Effort, key: int) -> Run:
     """A run that shares suite, start and programs with another one."""
-    incumbents = Incumbents.empty(run.joint, run.targets)
-    run.joint.seen = incumbents.see
-    run.joint.lanes = 0
-    incumbents.see(run.start.points, run.start.scores)
-    return dataclasses.replace(
-        run,
-        effort=effort,
-        key=[key],
-        incumbents=incumbents,
-        descent=None,
-        enumerator=None,
-        share=0.0,
-        began_s=time.monotonic(),
-    )
+    return run.again(effort, [key])
 
 
 def at(run: Run, evaluations: float) -> float:
@@ -126,7 +112,6 @@ def methods(args: argparse.Namespace) -> dict[str, object]:
                 effort = Effort(method=method, seeds=seeds, steps=steps, evaluations=budget)
                 one = fresh(run, effort, key)
                 drive(one)
-                run.relaxation = one.relaxation or run.relaxation
                 took = time.monotonic() - one.began_s
                 seconds[str(budget)].append(took)
                 passed = [budget] if method == "gradient" else budgets
@@ -158,7 +143,6 @@ def nested(args: argparse.Namespace) -> dict[str, object]:
             effort = Effort(method=method, seeds=seeds, steps=steps, evaluations=budget)
             one = fresh(run, effort, key)
             drive(one)
-            run.relaxation = one.relaxation or run.relaxation
             row = {
                 "improvement": float(np.exp(-one.incumbents.totals[0])),
                 "seconds": time.monotonic() - one.began_s,
@@ -291,7 +275,6 @@ def small(args: argparse.Namespace) -> dict[str, object]:
         effort = Effort(method="gradient", seeds=32, steps=60)
         one = fresh(run, effort, key)
         drive(one)
-        run.relaxation = one.relaxation or run.relaxation
         found.append(float(one.incumbents.totals[0]))
     rows = {
         "proven_improvement": float(np.exp(-proven)),

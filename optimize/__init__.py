@@ -42,6 +42,12 @@ from jaxcomet.optimize.joint.outcome import (
 from jaxcomet.optimize.joint.store import (
     CheckpointError as CheckpointError,
 )
+from jaxcomet.optimize.joint.suites import (
+    load_suite as load_suite,
+)
+from jaxcomet.optimize.joint.suites import (
+    suite_names as suite_names,
+)
 from jaxcomet.optimize.joint.sweep import (
     Sweep as Sweep,
 )

@@ -4,10 +4,17 @@ The one idea: whatever is shown is read from the files of the folder, so that wh
 its end and what `show` prints a week later is the same.
 """
 
+import contextlib
 import math
+import os
+import signal
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 import typer.core
 
@@ -27,6 +34,7 @@ _TILES = ("padded", "divisors", "any")
 _INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 _INFEASIBLE = 1
 _MOST_TARGETS = 1024
+_AGAIN_S = 0.05  # until a Ctrl-C that was lost is sent again
 
 
 class Group(typer.core.TyperGroup):
@@ -350,8 +358,7 @@ def _check_budgets(space: Any, budgets: list[dict[str, float]]) -> None:
             raise InputError(
                 f"--budget {name}: {space.name} has no such budget; {near(name, known)}"
             )
-    for target in make_targets(space, "edp", budgets):
-        space.check_budgets(target.limits)
+    space.check_budgets(np.array([t.limits for t in make_targets(space, "edp", budgets)]))
 
 
 def _suites(names: list[str]) -> dict[str, "WorkloadSuite"]:
@@ -409,7 +416,7 @@ def _search(
     from jaxcomet import optimize
 
     tasks = len(suites) * len(spaces)
-    with tables.stage_bar() as bar:
+    with _no_interrupt_lost(), tables.stage_bar() as bar:
         shown = bar.add_task(f"{tasks} task{'s' * (tasks > 1)}: start machine", total=None, note="")
         watch = _Watch()
 
@@ -439,6 +446,27 @@ def _search(
             return "interrupted"
 
 
+@contextlib.contextmanager
+def _no_interrupt_lost() -> Iterator[None]:
+    """Sends a Ctrl-C again that arrived where nothing can be raised, e.g. in a hook of the GC.
+
+    JAX has such a hook, and Python only reports what is raised in it.
+    """
+    before = sys.unraisablehook
+
+    def report(lost: Any) -> None:
+        if lost.exc_type is KeyboardInterrupt:
+            threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            before(lost)
+
+    sys.unraisablehook = report
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 class _Watch:
     """How a task comes along: speed, the best so far, and the time that is left."""
 
@@ -450,14 +478,18 @@ class _Watch:
         """Reads where the run stands."""
         run, now = at.run, time.monotonic()
         if run is not self._run:
-            self._run, self._began, self._phase = run, now, ""
-            self._evaluated = run.evaluated
+            self._run, self._phase = run, ""
             self._start = _start_total(run)
         if run.phase != self._phase:
-            self._phase, self._phase_began, self._share_before = run.phase, now, run.share
-        gain = math.exp(self._start - float(run.incumbents.totals[0]))
-        best = f"best {gain:.2f}x" if 0.0 < gain < math.inf else "nothing fits yet"
-        parts = [best]
+            self._phase, self._began = run.phase, now
+            self._share_before, self._evaluated = run.share, run.evaluated
+        best = float(run.incumbents.totals[0])
+        if not math.isfinite(best):
+            parts = ["nothing fits yet"]
+        elif math.isnan(self._start):
+            parts = ["fits, the start does not"]
+        else:
+            parts = [f"best {math.exp(self._start - best):.2f}x"]
         if now > self._began:
             speed = (run.evaluated - self._evaluated) / (now - self._began)
             parts.append(f"{speed:,.0f} evaluations/s")
@@ -484,7 +516,7 @@ class _Watch:
             found.append(max(0.0, run.effort.seconds - (now - run.began_s)))
         done = run.share - self._share_before
         if done > 0.0 and run.share < 1.0:
-            found.append((now - self._phase_began) * (1.0 - run.share) / done)
+            found.append((now - self._began) * (1.0 - run.share) / done)
         return int(min(found)) if found else None
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 4  # targets in the table of numbers
 _FEW = 12  # targets in the table of targets
+_NOTES = 4  # on what lies outside the range of the models
 _WHOLE = 1e12  # machines up to which a space's size is shown in full
 _OVER = {
     "geomean": "geometric means over the workloads",
@@ -161,8 +162,11 @@ def _show_task(console: Console, record: Mapping[str, Any]) -> None:
         console.print("The machines chosen are the start.")
     if unchanged and machine.row_count:
         console.print(f"as in the start: {', '.join(unchanged)}")
-    for remark in dict.fromkeys(r for p in record["points"] for r in p["remarks"]):
-        console.print(f"note: {remark}", style="yellow")
+    notes = list(dict.fromkeys(r for p in record["points"] for r in p["remarks"]))
+    for note in notes[:_NOTES]:
+        console.print(f"note: {note}", style="yellow")
+    if len(notes) > _NOTES:
+        console.print(f"and {_some(len(notes) - _NOTES, 'more note')} (--json has all)")
     console.print(_front(record))
 
 
@@ -180,7 +184,7 @@ def _about(record: Mapping[str, Any]) -> Iterator[str]:
         yield "PROVEN: every machine within the budgets was priced with every mapping"
 
 
-def _some(number: float, word: str) -> str:
+def _some(number: float | int, word: str) -> str:
     return f"{tables.count(number)} {word}{'' if number == 1 else 's'}"
 
 
@@ -228,7 +232,7 @@ def _machine(record: Mapping[str, Any]) -> tuple["Table", list[str]]:
     """The numbers that changed, with those at a bound marked; and the names of the others."""
     points = record["points"][:_SHOWN]
     start = record["start"]["numbers"]
-    heads = [f"-> {p['target']}" for p in points]
+    heads = ["-> " + "\n".join(p["target"].replace(",", "").split()) for p in points]
     table = tables.grid("Machine", ("number", "start", *heads))
     bounds = [_bounds(p) for p in points]
     unchanged = []

@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
 
@@ -23,7 +24,7 @@ _WIDE = 20.0  # ratio from which on an axis is logarithmic
 _SPREAD = 4.0  # the same for improvements, so that small ones are seen beside large ones
 _SCALES = ((1e9, "10⁹ cycles"), (1e6, "million cycles"), (1e3, "thousand cycles"), (1.0, "cycles"))
 _ENERGIES = ((1e12, "J"), (1e9, "mJ"), (1e6, "µJ"), (1e3, "nJ"), (1.0, "pJ"))
-_MEANS = {"geomean": "geometric mean", "total": "weighted sum", "worst": "worst"}
+_MEANS = {"geomean": "geometric mean", "total": "weighted sum", "worst": "worst workload"}
 _GREY = "#777777"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")  # Okabe and Ito
 
@@ -90,9 +91,10 @@ def codesign_figure(
     shown = [n for n in numbers if n.ratio != 1.0] if len(numbers) > _ALL else list(numbers)
     with rc_context(STYLE):
         height = max(5.6, 0.27 * len(shown) + 1.9)
-        figure = Figure(figsize=(16.5, height), layout="constrained")
+        figure = Figure(
+            figsize=(16.5, height), layout=ConstrainedLayoutEngine(w_pad=0.12, wspace=0.03)
+        )
         left, middle, right = figure.subplots(1, 3, width_ratios=(1.2, 1.0, 0.8))
-        figure.get_layout_engine().set(w_pad=0.12, wspace=0.03)  # pyright: ignore[reportOptionalMemberAccess]
         figure.suptitle(title, x=0.01, ha="left", fontsize=12)
         for axes in (left, middle, right):
             axes.spines[["top", "right"]].set_visible(False)
@@ -127,7 +129,7 @@ def _front(
     scale, unit = _fit(_SCALES, max(p.latency for p in places))
     energy_scale, energy_unit = _fit(_ENERGIES, max(p.energy for p in places))
     if across == "worst":
-        scale, unit, energy_scale, energy_unit = 1.0, "of the start's", 1.0, "of the start's"
+        scale, unit, energy_scale, energy_unit = 1.0, "start = 1", 1.0, "start = 1"
     if front:
         drawn = axes.scatter(
             [p.latency / scale for p in front],
@@ -185,7 +187,7 @@ def _span(axis: Axis, values: Sequence[float]) -> None:
         limits = (low / margin, high * margin)
     else:
         margin = 0.07 * (high - low) or 0.1 * abs(high) or 1.0
-        axis.set_major_locator(MaxNLocator(6))
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         limits = (low - margin, high + margin)
     (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(*limits)  # pyright: ignore[reportAttributeAccessIssue]
     axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
@@ -229,7 +231,8 @@ def _convergence(
         )
     if end > _WIDE * first:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(numticks=7))
+        subs = (1.0,) if end > 100.0 * first else (1.0, 2.0, 5.0)
+        axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=9))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlim(first, 1.15 * end)
     else:
@@ -254,7 +257,7 @@ def _machine(axes: Axes, target: str, numbers: Sequence[Change], hidden: int) ->
     powers = [math.log2(n.ratio) for n in numbers]
     places = range(len(numbers))
     colours = ["#0072B2" if p > 0 else "#D55E00" for p in powers]
-    axes.barh(places, powers, color=colours, height=0.62)
+    axes.barh(places, powers, color=colours, height=0.62 if len(numbers) > 5 else 0.4)
     axes.axvline(0.0, color="#444444", linewidth=0.9)
     for place, number in zip(places, numbers, strict=True):
         changed = number.ratio != 1.0
@@ -336,7 +339,12 @@ def _legend(
 
 
 def _number(value: float) -> str:
-    """A number in full where that is short, else with four digits."""
+    """A number in full where that is short, else with six digits.
+
+    Example:
+      >>> _number(1234567.0), _number(16.225), _number(2e9)
+      ('1,234,567', '16.225', '2e+09')
+    """
     if value == 0 or 1e3 <= abs(value) < 1e9:
         return f"{value:,.0f}"
-    return f"{value:.4g}"
+    return f"{value:.6g}"

@@ -171,7 +171,7 @@ class DesignSpace:
         """Leaves of the nameless start, its structure, and where each number stands among them."""
         nameless = dataclasses.replace(self.start, name="")
         leaves, structure = jax.tree.flatten(nameless)
-        marked = structure.unflatten(range(len(leaves)))
+        marked = structure.unflatten([float(n) for n in range(len(leaves))])
         places = tuple(
             tuple((int(numbers.read(marked, key)), ratio) for key, ratio in ratios)  # pyright: ignore[reportArgumentType]
             for ratios in self.ratios

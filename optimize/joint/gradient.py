@@ -21,7 +21,7 @@ STEPS = 60
 """Steps of a seed."""
 
 _DRAWN = 2  # random points for each seed that is kept as a start
-_KICKS = 16  # of a target's best machine without success before its chains end
+_KICKS = 8  # of a target's best machine without success before its chains end
 
 
 @dataclass
@@ -183,6 +183,7 @@ class _Renewal:
         picked: list[int] = []
         for queue in self._queues:
             picked += [queue.pop(0) for _ in range(min(chains, len(queue)))]
+            del queue[chains // 2 :]
         self.target = self._state.target[picked]
         return self._seeds(picked)
 
@@ -255,7 +256,14 @@ class _Renewal:
 
 
 def polish(
-    joint: Joint, targets: Aim, state: Descent, start: Points, chains: int, key: list[int]
+    joint: Joint,
+    targets: Aim,
+    state: Descent,
+    start: Points,
+    chains: int,
+    key: list[int],
+    *,
+    wide: int = 1,
 ) -> Iterator[None]:
     """Local moves from the best rounded points of each target; yields per joint evaluation.
 
@@ -266,10 +274,11 @@ def polish(
       start: the start machine with its best mappings.
       chains: for each target.
       key: numbers that all randomness comes from.
+      wide: moves of a machine that are scored at once.
     """
     rng = np.random.default_rng([*key, 1 << 20])
     renewal = _Renewal(joint, targets, state, start, rng)
     points, scores = renewal.first(chains)
     aim = targets.take(renewal.target)
     search = LocalSearch(joint, points, scores, aim, rng)
-    return local_search(search, joint, renewal)
+    return local_search(search, joint, renewal, wide=wide)

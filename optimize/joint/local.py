@@ -215,23 +215,25 @@ class LocalSearch:
             grid[todo[inside]] = tried[inside]
             ready[todo[inside]] = True
 
-    def step(self, chains: np.ndarray, depth: int = 0) -> np.ndarray:
-        """One move of the machine of each chain; kept where it is better.
+    def step(self, chains: np.ndarray, depth: int = 0, wide: int = 1) -> np.ndarray:
+        """Moves of the machine of each chain; the best is kept where it is better.
 
         Args:
           chains: which chains.
           depth: sweeps of mappings on the new machine before it is judged.
+          wide: moves of each chain, scored at once.
 
         Returns:
           Whether a chain has got better.
         """
-        grid, ready = self._proposed(chains)
-        own = chains[ready]
+        proposed = [self._proposed(chains) for _ in range(wide)]
+        own = np.concatenate([chains[ready] for _, ready in proposed])
         improved = np.zeros(len(chains), dtype=bool)
         if not len(own):
             return improved
         joint = self.joint
-        points = joint.moved(self.points.take(own), grid[ready])
+        grid = np.concatenate([grid[ready] for grid, ready in proposed])
+        points = joint.moved(self.points.take(own), grid)
         scores = joint.score(points)
         aim = self.aim.take(own)
         if depth:
@@ -242,17 +244,17 @@ class LocalSearch:
             points, scores = inner.points, inner.scores
         before = joint.total(self.scores.take(own), aim)
         after = joint.total(scores, aim)
-        better = after < before - 1e-12
+        gain = np.where(after < before - 1e-12, before - after, -np.inf)
+        best = [
+            int(rows[gain[rows].argmax()]) for c in chains.tolist() if len(rows := _rows(own, c))
+        ]
+        better = np.array([row for row in best if np.isfinite(gain[row])], dtype=np.int64)
         kept = own[better]
-        self.points.put(kept, points.take(better))
-        self.scores.put(kept, scores.take(better))
-        self.tried[kept] = 0
-        self.machine_tried[kept] = 0
         if len(kept):
-            self.changed()
+            self.put(kept, points.take(better), scores.take(better))
         for chain in kept:
             self._machine_order[chain] = self._rng.permutation(len(self._machine_moves))
-        improved[np.flatnonzero(ready)[better]] = True
+        improved[np.isin(chains, kept)] = True
         return improved
 
     def put(self, chains: np.ndarray, points: Points, scores: Scores) -> None:
@@ -261,6 +263,10 @@ class LocalSearch:
         self.scores.put(chains, scores)
         self.tried[chains], self.machine_tried[chains] = 0, 0
         self.changed()
+
+
+def _rows(own: np.ndarray, chain: int) -> np.ndarray:
+    return np.flatnonzero(own == chain)
 
 
 def _machine_moves(count: int) -> np.ndarray:
@@ -334,13 +340,16 @@ Renew = Callable[[np.ndarray, LocalSearch], tuple[np.ndarray, Points | None]]
 """From chains that are stuck to those of them that go on, and their new points."""
 
 
-def local_search(search: LocalSearch, joint: Joint, renew: Renew) -> Iterator[None]:
+def local_search(
+    search: LocalSearch, joint: Joint, renew: Renew, *, wide: int = 1
+) -> Iterator[None]:
     """Moves mappings and machines until nothing is better; yields after each joint evaluation.
 
     Args:
       search: the chains.
       joint: what is searched.
       renew: where chains that are stuck go on; the search ends when none does.
+      wide: moves of a machine that are scored at once.
     """
     count = len(search.points)
     every = np.arange(count)
@@ -357,9 +366,9 @@ def local_search(search: LocalSearch, joint: Joint, renew: Renew) -> Iterator[No
             search.sweep(mappings)
         shallow, deeper = machines[~deep[machines]], machines[deep[machines]]
         if len(shallow):
-            search.step(shallow)
+            search.step(shallow, wide=wide)
         if len(deeper):
-            improved = search.step(deeper, _SWEEPS)
+            improved = search.step(deeper, _SWEEPS, wide)
             deep[deeper[improved]] = False
         done = every[~ended & settled & search.stuck()]
         again, over = done[~deep[done]], done[deep[done]]

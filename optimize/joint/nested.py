@@ -32,9 +32,8 @@ class Enumerator:
     """Prices all mappings of workloads on machines."""
 
     def __init__(self, joint: Joint) -> None:
-        """Nothing has been priced."""
+        """For the suite of a joint model."""
         self.joint = joint
-        self.machines = 0
 
     def size(self, grid: np.ndarray) -> int:
         """Mappings that there are for one machine, over all workloads and their trees."""
@@ -78,7 +77,7 @@ class Enumerator:
         Returns:
           Points and their exact scores.
         """
-        self.machines += len(grid)
+        self.joint.machines += len(grid)
         values = self.joint.space.values(grid)
         machine = self.joint.space.machine(list(values.T))
         tree, rows, scores = self.best_on(machine, len(grid), aim)

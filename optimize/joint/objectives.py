@@ -109,7 +109,7 @@ def _exponents(one: str | Weighted) -> tuple[str, tuple[float, float, float]]:
             )
         name, given = one, NAMED[one]
     else:
-        name, given = " ".join(f"{m}^{v:.3g}" for m, v in one.items()), one
+        name, given = " ".join(m if v == 1.0 else f"{m}^{v:.3g}" for m, v in one.items()), one
     wrong = [m for m in given if m not in METRICS]
     if wrong:
         raise DesignError(f"objective: got {wrong[0]!r}; expected {', '.join(METRICS)}")

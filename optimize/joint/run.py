@@ -5,6 +5,7 @@ shows progress, stops at a limit or at Ctrl-C, and puts the descent away at a ro
 are kept apart from all methods.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from jaxcomet.optimize.joint.rivals import cma_es, enumerate_machines, nested, r
 from jaxcomet.optimize.joint.scoring import Aim, Joint, Points
 from jaxcomet.optimize.joint.start import Start, best_on_start
 from jaxcomet.optimize.joint.suite import Suite
+from jaxcomet.optimize.task import Clock
 
 Method = Literal["gradient", "local", "random", "cma", "nested", "enumerate"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -81,7 +83,6 @@ class Run:
       incumbents: the best so far.
       start_lanes: lanes that finding the start took.
       descent: where the descent stands, of the method ``gradient``.
-      enumerator: prices all mappings, of the methods that do.
       relaxation: the relaxed model of the start's trees; its programs serve other runs as well.
       phase: what is being done.
       share: how much of the descent is done.
@@ -97,7 +98,6 @@ class Run:
     incumbents: Incumbents
     start_lanes: int
     descent: Descent | None = None
-    enumerator: Enumerator | None = None
     relaxation: Relaxation | None = None
     phase: str = "start"
     share: float = 0.0
@@ -107,8 +107,6 @@ class Run:
     @property
     def evaluated(self) -> float:
         """Joint evaluations so far, in the sense of `Effort.evaluations`."""
-        if self.enumerator is not None:
-            return float(self.enumerator.machines)
         return self.joint.evaluated
 
     @property
@@ -124,6 +122,7 @@ class Run:
     def steps(self) -> Iterator[None]:
         """The method, from where it stands; yields where it may be stopped."""
         method = self.effort.method
+        self.joint.by_machine = method in ("nested", "enumerate")
         rng = np.random.default_rng([*self.key, 1 << 21])
         match method:
             case "gradient":
@@ -135,9 +134,8 @@ class Run:
                 self.phase = "local moves"
                 yield from self._local(rng)
             case "enumerate":
-                self.enumerator = Enumerator(self.joint)
                 self.phase = "all machines"
-                yield from enumerate_machines(self.joint, self.targets, self.enumerator)
+                yield from enumerate_machines(self.joint, self.targets, Enumerator(self.joint))
             case _:
                 yield from self._by_target(rng)
 
@@ -147,8 +145,7 @@ class Run:
         for target in range(count):
             single = self.targets.take(slice(target, target + 1))
             if self.effort.method == "nested":
-                self.enumerator = self.enumerator or Enumerator(self.joint)
-                search = nested(self.joint, single, rng, self.enumerator)
+                search = nested(self.joint, single, rng, Enumerator(self.joint))
             else:
                 search = cma_es(self.joint, single, rng)
             self.phase = self.effort.method if count == 1 else f"{self.effort.method} {target + 1}"
@@ -177,7 +174,29 @@ class Run:
         def renew(over: np.ndarray, _: LocalSearch) -> tuple[np.ndarray, Points | None]:
             return over, self.joint.random(rng, aim.limits[over])
 
-        yield from local_search(search, self.joint, renew)
+        yield from local_search(search, self.joint, renew, wide=self._wide)
+
+    @property
+    def _wide(self) -> int:
+        """Moves of a machine at once: one after the other where evaluations are counted."""
+        return 1 if self.effort.evaluations is not None else 16
+
+    def again(self, effort: Effort, key: list[int]) -> "Run":
+        """A run that has the start and the programs of this one, and has found nothing else."""
+        incumbents = Incumbents.empty(self.joint, self.targets)
+        self.joint.seen = incumbents.see
+        self.joint.lanes, self.joint.machines = 0, 0
+        incumbents.see(self.start.points, self.start.scores)
+        return dataclasses.replace(
+            self,
+            effort=effort,
+            key=key,
+            incumbents=incumbents,
+            relaxation=self.relaxed() if effort.method == "gradient" else self.relaxation,
+            descent=None,
+            share=0.0,
+            began_s=time.monotonic(),
+        )
 
     def relaxed(self) -> Relaxation:
         """The relaxed model, made when it is first asked for."""
@@ -211,7 +230,9 @@ class Run:
             yield
         self.phase, self.share = "local moves", 1.0
         known = self.start.points
-        yield from polish(joint, self.targets, self.descent, known, effort.chains, self.key)
+        yield from polish(
+            joint, self.targets, self.descent, known, effort.chains, self.key, wide=self._wide
+        )
 
 
 _DEFAULT_MACHINES = 3000
@@ -240,7 +261,7 @@ def prepare(
     start = best_on_start(joint, targets.take(slice(0, 1)), rng)
     joint.reference = np.stack([start.scores.latency[0], start.scores.energy[0]])
     incumbents = Incumbents.empty(joint, targets)
-    lanes, joint.lanes = joint.lanes, 0
+    lanes, joint.lanes, joint.machines = joint.lanes, 0, 0
     joint.seen = incumbents.see
     incumbents.see(start.points, start.scores)
     return Run(
@@ -271,25 +292,24 @@ def chosen(space: DesignSpace, suite: Suite) -> Method:
     return "gradient"
 
 
-def drive(
-    run: Run,
-    *,
-    on_step: Callable[[Run], None] | None = None,
-    until: Callable[[], bool] | None = None,
-) -> str:
+def drive(run: Run, *, on_step: Callable[[Run], None] | None = None) -> str:
     """Runs to the end, a limit or Ctrl-C.
+
+    A first Ctrl-C ends it after the batch under way, a second one at once.
 
     Returns:
       Why it ended: ``complete``, ``budget``, ``time`` or ``interrupted``.
     """
+    clock = Clock()
     try:
-        for _ in run.steps():
-            if on_step is not None:
-                on_step(run)
-            if run.spent:
-                return run.spent
-            if until is not None and until():
-                return "interrupted"
+        with clock.heeding_ctrl_c():
+            for _ in run.steps():
+                if on_step is not None:
+                    on_step(run)
+                if clock.over():
+                    return "interrupted"
+                if run.spent:
+                    return run.spent
     except KeyboardInterrupt:
         return "interrupted"
     return "complete"

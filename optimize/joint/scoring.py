@@ -175,6 +175,8 @@ class Joint:
       reference: latency and energy of each workload on the start machine with its best mappings,
         shape (2, workloads); ratios to it are taken for the worst case.
       lanes: lanes priced so far.
+      machines: machines so far whose mappings were all priced.
+      by_machine: what is counted: machines, and not lanes.
       seen: called with the points of every scoring, their scores and aims.
     """
 
@@ -183,25 +185,28 @@ class Joint:
     conventions: Conventions
     reference: np.ndarray
     lanes: int = 0
+    machines: int = 0
+    by_machine: bool = False
     seen: Callable[[Points, Scores], None] | None = None
 
     @cached_property
-    def moving(self) -> Machine:
+    def moving(self) -> tuple[bool, ...]:
         """Whether each leaf of a machine may differ between machines of the space."""
-        high = np.zeros((2, len(self.space.free)), dtype=np.int64)
-        high[1] = self.space.sizes - 1
-        both = self.space.machines(high)
-        start = self.space.start
-        return jax.tree.map(
-            lambda x, s: np.ndim(x) > 0 or float(np.ravel(x)[0]) != float(s),
-            dataclasses.replace(both, name=""),
-            dataclasses.replace(start, name=""),
+        corners = np.zeros((2, len(self.space.free)), dtype=np.int64)
+        corners[1] = self.space.sizes - 1
+        return tuple(
+            np.ndim(x) > 0 or float(np.ravel(x)[0]) != float(start)
+            for x, start in zip(
+                jax.tree.leaves(self.space.machines(corners)),
+                jax.tree.leaves(self.space.start),
+                strict=True,
+            )
         )
 
     @property
     def evaluated(self) -> float:
-        """Joint evaluations so far."""
-        return self.lanes / len(self.suite.items)
+        """Joint evaluations so far, or machines."""
+        return float(self.machines) if self.by_machine else self.lanes / len(self.suite.items)
 
     # -- prices ----------------------------------------------------------------------------------
 
@@ -272,16 +277,17 @@ class Joint:
         """
         count = len(place)
         padded = np.minimum(np.arange(size), count - 1)
-        alone = not any(np.ndim(x) for x in jax.tree.leaves(machine))
+        leaves, structure = jax.tree.flatten(machine)
+        alone = not any(np.ndim(x) for x in leaves)
 
-        def leaf(x: Any, moves: bool) -> np.ndarray:
+        def leaf(x: Any, moves: bool) -> Any:
             # what does not move is a scalar, so that the program works it out once
             if alone:
                 return np.asarray(x, dtype=np.float64)
             several = np.broadcast_to(np.asarray(x, dtype=np.float64), count)
             return several[padded] if moves else several[0]
 
-        numbers = jax.tree.map(leaf, machine, self.moving)
+        numbers: Machine = structure.unflatten(map(leaf, leaves, self.moving))
         workload = jax.tree.map(lambda x: x[place][padded], tree.workloads)
         mapping = tree.mapping(tree.factors(rows[padded]))
         with enable_x64(True):

@@ -21,6 +21,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from jaxcomet.cost.conventions import DEFAULT, Conventions
 from jaxcomet.hardware.errors import show
 from jaxcomet.optimize.joint.design import DesignError, DesignSpace, InfeasibleError
@@ -151,6 +153,7 @@ def sweep(
     for label, several in workloads.items():
         for space in loaded:
             targets = make_targets(space, objectives, budgets)
+            space.check_budgets(np.array([t.limits for t in targets]).reshape(len(targets), -1))
             suite = make_suite(
                 several,
                 space.start,

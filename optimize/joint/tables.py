@@ -132,7 +132,7 @@ class AxisTables:
         """
         found = np.empty(len(tables), dtype=np.int64)
         for table in np.unique(tables):
-            start, stop = self.span(table)
+            start, stop = self.span(int(table))
             asked = np.flatnonzero(tables == table)
             several = self._logs[start:stop]
             norms = np.square(several).sum(axis=1)
@@ -158,7 +158,7 @@ class AxisTables:
         if more:
             self._neighbours = np.pad(self._neighbours, ((0, more), (0, 0)))
             self._counts = np.pad(self._counts, (0, more))
-        start, stop = self.span(table)
+        start, stop = self.span(int(table))
         rows = self._rows[start:stop]
         lines = Lines(Axis(dim="", names=self.names, splits=rows))
         logs = self._logs[start:stop]

@@ -2,7 +2,7 @@
 
 import pytest
 
-COMMANDS = ("machines", "conventions", "evaluate", "compare", "map")
+COMMANDS = ("machines", "conventions", "evaluate", "compare", "map", "codesign")
 
 
 @pytest.mark.parametrize("words", [(), *((c,) for c in COMMANDS)], ids=lambda w: " ".join(w))

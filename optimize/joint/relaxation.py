@@ -272,6 +272,16 @@ class Relaxation:
         terms = terms + (budget**2 - seeds.budget**2).sum(axis=1) / (2.0 * _PENALTY)
         return terms.sum(), (value, pressure, excess)
 
+    def values(self, seeds: Seeds) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Log objective of each seed, and by how much each constraint is broken, in logs.
+
+        Returns:
+          Shapes (seeds,), (seeds, workloads) for the room and (seeds, budgets).
+        """
+        found = self._values(seeds.numbers, seeds.factors, seeds.exponents, seeds.limits)
+        value, pressure, excess = jax.device_get(found)
+        return value, pressure, excess
+
     # -- steps -----------------------------------------------------------------------------------
 
     def _block(self, seeds: Seeds, rates: Any) -> tuple[Seeds, Any]:

@@ -124,12 +124,12 @@ def small() -> Run:
     space = optimize.load_space("edge-small")
     suite = make_suite(WORKLOADS, space.start, strategies=FUSED)
     targets = aim_of(make_targets(space, "edp", None), "geomean")
-    effort = Effort(method="gradient", seeds=32, steps=40, chains=4)
+    effort = Effort(method="gradient", seeds=32, steps=24, chains=2)
     return prepare(space, suite, targets, effort, DEFAULT, [0])
 
 
 def _again(run: Run, method: str, key: int, evaluations: int | None = None) -> Run:
-    effort = Effort(method=method, seeds=32, steps=40, chains=4, evaluations=evaluations)  # pyright: ignore[reportArgumentType]
+    effort = Effort(method=method, seeds=32, steps=24, chains=2, evaluations=evaluations)  # pyright: ignore[reportArgumentType]
     one = run.again(effort, [key])
     drive(one)
     return one

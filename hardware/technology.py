@@ -176,7 +176,7 @@ def area(machine: Machine, technology: Technology) -> Area:
       every number involved. Bandwidths and channels without limit have gradient 0.
 
     Example:
-      >>> from jaxcomet.hardware import load
+      >>> from jaxcomet.hardware import load, load_technology
       >>> found = area(load("edge"), load_technology("45nm"))
       >>> print(f"{found.parts['gemm'] / 1e6:.0f} mm2")  # 16 cores * 65536 * (282 + 137) um2
       439 mm2
@@ -277,7 +277,7 @@ def outside(machine: Machine, technology: Technology) -> tuple[str, ...]:
       and `scaled_energies` continue the power law beyond the points, but for wider ports.
 
     Example:
-      >>> from jaxcomet.hardware import load
+      >>> from jaxcomet.hardware import load, load_technology
       >>> edge = load("edge", [("memory.gb.child_bandwidth", "2048")])
       >>> print(outside(edge, load_technology("45nm"))[0])
       memory.gb: ports of 2048 byte/cycle (counted as 512); the SRAM fit covers 16 to 512 byte wide

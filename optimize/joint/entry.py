@@ -103,8 +103,8 @@ def codesign(
       >>> from jaxcomet.operations import gemm_softmax
       >>> found = codesign([gemm_softmax(64, 64, 64)], "edge-small",
       ...                  strategies={"gemm-softmax": ["fused-gemm-distsm"]})
-      >>> found.proven, found.best.texts["lanes"]
-      (True, '64 count')
+      >>> found.proven, found.best.texts["dram_bandwidth"]
+      (True, '50 byte/cycle')
     """
     space = space if isinstance(space, DesignSpace) else load_space(space)
     targets = make_targets(space, objective, budgets)

@@ -158,17 +158,13 @@ def result_of(
     start_totals = joint.total(_repeated(run.start.scores, len(targets)), _unlimited(run.targets))
     if not run.start.scores.fits.all():
         start_totals = np.full(len(targets), np.nan)
-    points = tuple(
-        _point(
-            joint,
-            target.name,
-            found.points.take([number]),
-            run.targets.take([number]),
-            float(np.exp(start_totals[number] - found.totals[number])),
-            float(found.totals[number]),
-        )
-        for number, target in enumerate(targets)
-    )
+    several = []
+    for number, target in enumerate(targets):
+        aim = run.targets.take([number])
+        best, total = _towards_start(joint, found.points.take([number]), aim)
+        gain = float(np.exp(start_totals[number] - total))
+        several.append(_point(joint, target.name, best, aim, gain, total))
+    points = tuple(several)
     start = _point(joint, "start", run.start.points, run.targets.take([0]), 1.0, None)
     front = tuple(
         FrontPoint(
@@ -220,6 +216,25 @@ def hypervolume(run: Run, targets: tuple[Target, ...]) -> float:
 def _front_grids(run: Run) -> np.ndarray:
     points = run.incumbents.front_points
     return np.empty((0, len(run.joint.space.free))) if points is None else points.grid
+
+
+def _towards_start(joint: Joint, points: Points, aim: Aim) -> tuple[Points, float]:
+    """A point whose numbers are the start's wherever that is no worse, and its total.
+
+    Numbers that make no difference else stand wherever the search has left them.
+    """
+    quiet = dataclasses.replace(joint, seen=None)
+    total = float(quiet.total(quiet.score(points), aim)[0])
+    for number, position in enumerate(joint.space.start_grid.tolist()):
+        grid = points.grid.copy()
+        grid[0, number] = position
+        if (grid == points.grid).all() or joint.space.excess(grid, aim.limits)[0] > 1.0:
+            continue
+        moved = quiet.moved(points, grid)
+        tried = float(quiet.total(quiet.score(moved), aim)[0])
+        if tried <= total:
+            points, total = moved, tried
+    return points, total
 
 
 def _repeated(scores: Scores, count: int) -> Scores:

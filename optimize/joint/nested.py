@@ -49,7 +49,7 @@ class Enumerator:
     def best_by(
         self, number: int, grid: np.ndarray, items: np.ndarray, aim: Aim
     ) -> tuple[Points, Scores]:
-        """The best mappings by one tree on one machine, of some workloads; others stay empty."""
+        """The best mappings by one tree on one machine; of workloads not asked for, no prices."""
         joint, suite = self.joint, self.joint.suite
         tree, width = suite.trees[number], len(suite.items)
         place = np.array([tree.place[i] for i in items])
@@ -63,7 +63,7 @@ class Enumerator:
             np.zeros((1, width, suite.most_axes), dtype=np.int64),
         )
         points.rows[0, items, : len(tree.axes)] = found.rows
-        several = np.full((3, 1, width), np.inf)
+        several = np.ones((3, 1, width))
         several[:, 0, items] = found.prices
         return points, Scores(several[0], several[1], several[2], joint.areas(grid[None]))
 

@@ -43,8 +43,8 @@ FACTOR_RATE = 0.3
 _PENALTY = 1.0  # of the augmented Lagrangian
 _MULTIPLIER = 20.0  # its largest multiplier
 _SHARPNESS = 0.05  # width of the smooth maximum over workloads, in logs
-BLOCKS = 8
-"""Parts that the seeds are split into; as many devices find work."""
+BLOCK = 8
+"""Seeds that go through the program at once: more no longer fit the caches."""
 
 _LEAST = 32  # seeds of the smallest program
 
@@ -345,10 +345,10 @@ class Relaxation:
           The seeds, and which of them stayed finite.
         """
         count = len(seeds.numbers)
-        blocks = math.lcm(BLOCKS, self._mesh.size)
+        devices = self._mesh.size
         # few seeds share a program; those that only fill it repeat the last one
-        size = max(_LEAST, -(-count // blocks) * blocks)
-        padded = np.minimum(np.arange(size), count - 1)
+        blocks = -(-max(_LEAST, count) // (BLOCK * devices)) * devices
+        padded = np.minimum(np.arange(blocks * BLOCK), count - 1)
         whole = jax.tree.map(lambda x: np.asarray(x)[padded], seeds)
         moved, finite = self._advance(whole, rates.astype(np.float32), blocks)
         return jax.tree.map(lambda x: np.asarray(x)[:count], (moved, finite))

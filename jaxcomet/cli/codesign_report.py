@@ -188,11 +188,18 @@ def _some(number: float | int, word: str) -> str:
     return f"{tables.count(number)} {word}{'' if number == 1 else 's'}"
 
 
+def _metrics(point: Mapping[str, Any]) -> tuple[float, float]:
+    """Latency and energy of a point: cycles and pJ, or ratios to the start's."""
+    from jaxcomet.optimize.joint.record import latency_and_energy
+
+    return latency_and_energy(dict(point))
+
+
 def _targets(record: Mapping[str, Any]) -> "Table":
     """A row for the start and one for each target."""
     worst = record["settings"]["across"] == "worst"
     points = [record["start"], *record["points"][:_FEW]]
-    scale, unit = tables.energy_unit(max(p["energy_pj"] for p in points))
+    scale, unit = tables.energy_unit(max(_metrics(p)[1] for p in points))
     latency, energy = (
         ("latency\nof start's", "energy\nof start's")
         if worst
@@ -212,8 +219,8 @@ def _targets(record: Mapping[str, Any]) -> "Table":
         table.add_row(
             point["target"],
             _times(point["improvement"]),
-            f"{point['latency_cycles']:.4g}" if worst else f"{point['latency_cycles']:,.0f}",
-            f"{point['energy_pj']:.4g}" if worst else f"{point['energy_pj'] / scale:,.4g}",
+            f"{_metrics(point)[0]:.4g}" if worst else f"{_metrics(point)[0]:,.0f}",
+            f"{_metrics(point)[1]:.4g}" if worst else f"{_metrics(point)[1] / scale:,.4g}",
             f"{point['area_mm2']:,.1f}",
             ", ".join(binding) or "-",
         )
@@ -344,9 +351,8 @@ def figure(found: Found) -> "Figure":
     bounds = _bounds(best)
 
     def place(point: Mapping[str, Any]) -> "plot.Place":
-        return plot.Place(
-            latency=point["latency_cycles"], energy=point["energy_pj"], area_mm2=point["area_mm2"]
-        )
+        latency, energy = _metrics(point)
+        return plot.Place(latency=latency, energy=energy, area_mm2=point["area_mm2"])
 
     return plot.codesign_figure(
         f"{name}: {', '.join(record['workloads'])}",

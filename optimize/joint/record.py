@@ -8,6 +8,8 @@ from typing import Any
 
 from jaxcomet.optimize.joint.outcome import CodesignResult, DesignPoint
 
+_METRICS = ("latency_cycles", "energy_pj", "latency_ratio", "energy_ratio")
+
 
 def as_dict(result: CodesignResult) -> dict[str, Any]:
     """A result as plain data (numbers, texts, lists and dictionaries)."""
@@ -16,12 +18,7 @@ def as_dict(result: CodesignResult) -> dict[str, Any]:
         "points": [_point(result, p) for p in result.points],
         "start": _point(result, result.start) | {"proven": result.start_proven},
         "front": [
-            {
-                "latency_cycles": p.latency,
-                "energy_pj": p.energy,
-                "area_mm2": p.area_mm2,
-                "numbers": p.texts,
-            }
+            _metrics(result, p.latency, p.energy) | {"area_mm2": p.area_mm2, "numbers": p.texts}
             for p in result.front
         ],
         "hypervolume": result.hypervolume,
@@ -37,12 +34,25 @@ def as_dict(result: CodesignResult) -> dict[str, Any]:
     }
 
 
+def _metrics(result: CodesignResult, latency: float, energy: float) -> dict[str, float]:
+    """Latency and energy over workloads; with ``worst`` they are ratios to the start's."""
+    if result.settings["across"] == "worst":
+        return {"latency_ratio": latency, "energy_ratio": energy}
+    return {"latency_cycles": latency, "energy_pj": energy}
+
+
+def latency_and_energy(point: dict[str, Any]) -> tuple[float, float]:
+    """Latency and energy of a point of a record: cycles and pJ, or ratios to the start's."""
+    if "latency_ratio" in point:
+        return point["latency_ratio"], point["energy_ratio"]
+    return point["latency_cycles"], point["energy_pj"]
+
+
 def _point(result: CodesignResult, point: DesignPoint) -> dict[str, Any]:
     return {
         "target": point.target,
         "improvement": point.improvement,
-        "latency_cycles": point.latency,
-        "energy_pj": point.energy,
+        **_metrics(result, point.latency, point.energy),
         "area_mm2": point.area_mm2,
         "numbers": point.texts,
         "numbers_base": point.numbers,
@@ -111,8 +121,7 @@ def rows(task: str, record: dict[str, Any]) -> list[dict[str, Any]]:
                 "target": point["target"],
                 "seed": None,
                 "improvement": point["improvement"],
-                "latency_cycles": point["latency_cycles"],
-                "energy_pj": point["energy_pj"],
+                **{name: point[name] for name in _METRICS if name in point},
                 "area_mm2": point["area_mm2"],
                 "binding": " ".join(binding),
                 "stopped": record["stopped"],
@@ -141,8 +150,7 @@ COLUMNS = (
     "target",
     "seed",
     "improvement",
-    "latency_cycles",
-    "energy_pj",
+    *_METRICS,
     "area_mm2",
     "binding",
     "stopped",

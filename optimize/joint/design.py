@@ -18,7 +18,7 @@ import numpy as np
 from jaxcomet.arith import Number, product
 from jaxcomet.hardware import numbers
 from jaxcomet.hardware.machine import Machine
-from jaxcomet.hardware.technology import Technology, area, outside, scaled_energies
+from jaxcomet.hardware.technology import Technology, area, scaled_energies
 from jaxcomet.optimize.result import SearchError
 
 
@@ -298,9 +298,3 @@ class DesignSpace:
         grid = grid.copy()
         grid[over] = found
         return grid
-
-    def outside_checked(self) -> tuple[str, ...]:
-        """What of the space lies outside the range in which the models were fitted."""
-        corners = np.stack([np.zeros(len(self.free), dtype=np.int64), self.sizes - 1])
-        found = [m for corner in corners for m in outside(self.single(corner), self.technology)]
-        return tuple(dict.fromkeys(found))

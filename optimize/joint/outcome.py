@@ -364,8 +364,8 @@ def _infeasible(run: Run, target: Target, stopped: str) -> InfeasibleError:
         worst = max(full, key=lambda o: float(o.share or 0.0))  # pyright: ignore[reportArgumentType]
         needed, there = float(worst.needed_bytes), float(worst.capacity_bytes or 0.0)  # pyright: ignore[reportArgumentType]
         what = (
-            f"memory {worst.memory} holds {there:g} byte, {needed:g} byte are needed "
-            f"({needed / there - 1:.1%} too much) where it was nearest"
+            f"memory {worst.memory} holds {there:,.0f} byte, {needed:,.0f} byte are needed "
+            f"({needed / there:.3g} times as much) where it was nearest"
         )
     return InfeasibleError(
         f"target {target.name}, workload {name}: nothing that was tried fits: {what}; raise the "

@@ -27,7 +27,7 @@ def random_search(joint: Joint, aim: Aim, rng: np.random.Generator) -> Iterator[
         yield
 
 
-def _strategy(dims: int, rng: np.random.Generator, mean: np.ndarray | None = None) -> object:
+def _strategy(dims: int, rng: np.random.Generator) -> object:
     import cma  # draws in scipy.stats and pyplot, a second that no other search should wait
 
     options = {
@@ -38,7 +38,7 @@ def _strategy(dims: int, rng: np.random.Generator, mean: np.ndarray | None = Non
         # a full matrix of thousands of numbers would take longer than the model
         "CMA_diagonal": dims > 500,
     }
-    start = rng.uniform(0.25, 0.75, dims) if mean is None else np.clip(mean, 0.01, 0.99)
+    start = rng.uniform(0.25, 0.75, dims)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)  # about its own options
         return cma.CMAEvolutionStrategy(start, 0.25, options)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from pathlib import Path
 
 import jax
@@ -75,6 +76,7 @@ def _edp(machine_index: tuple[int, int], space: optimize.DesignSpace) -> float:
     return sum(logs) / len(logs)
 
 
+@pytest.mark.slow
 def test_enumeration_finds_what_a_search_of_each_machine_finds(four: Path):
     space = optimize.load_space(four)
     found = optimize.codesign(WORKLOADS, space, strategies=FUSED)
@@ -116,6 +118,30 @@ def test_a_budget_below_the_smallest_machine_is_refused(four: Path):
     # the start's 528.722 mm2 without 8 of the 16 lanes of 11,884 um2 in each of 16 cores
     assert "budgets.area: the smallest machine takes 527.201 mm2, allowed 100" in str(error.value)
     assert "(427.2% too little)" in str(error.value)
+
+
+@pytest.mark.slow
+def test_what_fits_nowhere_is_refused_with_the_memory_and_by_how_much():
+    """Rows of four million columns, gathered in one buffer of 128 KiB or less."""
+    wide = {"wide": gemm_softmax(16.0, 4194304.0, 64.0)}
+    with pytest.raises(optimize.InfeasibleError, match="workload wide: nothing that was") as error:
+        optimize.codesign(
+            wide,
+            "edge-small",
+            method="local",
+            evaluations=60,
+            strategies={"gemm-softmax": ["fused-gemm-sm"]},
+        )
+    found = re.search(
+        r"memory (\w+) holds ([\d,]+) byte, ([\d,]+) byte are needed \(([\d.e+]+) times",
+        str(error.value),
+    )
+    assert found is not None
+    there, needed = (float(found[k].replace(",", "")) for k in (2, 3))
+    held = {"ib": 32768.0, "wb": 32768.0, "ob": 131072.0}
+    assert there == held.get(found[1], there)
+    assert needed / there == pytest.approx(float(found[4]), rel=5e-3)
+    assert needed > there
 
 
 @pytest.fixture(scope="module")

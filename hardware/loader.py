@@ -6,18 +6,14 @@ units; nothing is guessed on the way. This is the only module of the package tha
 
 import math
 import re
-import tomllib
 from collections.abc import Iterable
 from copy import deepcopy
-from importlib import resources
-from importlib.resources.abc import Traversable
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from jaxcomet.hardware import schema, structure
 from jaxcomet.hardware.entries import Bandwidth, Sourced
-from jaxcomet.hardware.errors import MachineFileError, Problem, nearest, one_of
+from jaxcomet.hardware.errors import MachineFileError, Problem, nearest
 from jaxcomet.hardware.machine import (
     Level,
     Machine,
@@ -28,6 +24,15 @@ from jaxcomet.hardware.machine import (
     RouterTechnology,
     VectorEngine,
     VectorOp,
+)
+from jaxcomet.hardware.shipped import Shipped
+
+_FILES = Shipped(
+    package="jaxcomet.hardware",
+    folder="specs",
+    what="machine",
+    page="docs/machines.md",
+    refuse=MachineFileError,
 )
 
 Override = tuple[str, str]
@@ -41,8 +46,7 @@ def machine_names() -> tuple[str, ...]:
       >>> machine_names()
       ('cloud', 'edge', 'r2', 'r2v', 'r2w')
     """
-    files = (entry.name for entry in _specs().iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
+    return _FILES.names()
 
 
 def load(name_or_path: str | PathLike[str], overrides: Iterable[Override] = ()) -> Machine:
@@ -86,8 +90,8 @@ def read_spec(
       >>> read_spec("edge").memory["gb"].capacity.unit
       'MiB'
     """
-    label, text = _text(name_or_path)
-    tables = _parsed(label, text)
+    file = _FILES.read(name_or_path)
+    label, tables = file.label, file.tables
     overrides = list(overrides)
     if overrides:
         label = f"{label} (with overrides)"
@@ -230,56 +234,6 @@ def _router(spec: schema.RouterSpec) -> RouterTechnology:
         buffer_depth=spec.buffer_depth.base(),
         crossbar_ports=spec.crossbar_ports.base(),
     )
-
-
-def _specs() -> Traversable:
-    return resources.files("jaxcomet.hardware") / "specs"
-
-
-def _text(name_or_path: str | PathLike[str]) -> tuple[str, bytes]:
-    """The label for messages and the content of a machine file."""
-    given = fspath(name_or_path)
-    if isinstance(name_or_path, str) and given in machine_names():
-        return f"hardware/specs/{given}.toml", (_specs() / f"{given}.toml").read_bytes()
-    path = Path(given)
-    try:
-        return given, path.read_bytes()
-    except IsADirectoryError:
-        problem = Problem("file", "a folder", "a machine file in TOML", "name the file in it")
-        raise MachineFileError(given, [problem]) from None
-    except FileNotFoundError:
-        if path.suffix == ".toml" or len(path.parts) > 1 or not isinstance(name_or_path, str):
-            expected, advice = "a machine file in TOML", "check the path"
-            raise MachineFileError(
-                given, [Problem("file", "no such file", expected, advice)]
-            ) from None
-        known = machine_names()
-        problem = Problem(
-            "machine name",
-            f"the unknown name {given}",
-            f"{one_of(known)}, or the path of a .toml file",
-            nearest(given, known, "choose one of these or write a file (docs/machines.md)"),
-        )
-        raise MachineFileError(given, [problem]) from None
-
-
-def _parsed(label: str, content: bytes) -> dict[str, Any]:
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        problem = Problem("file", f"byte {error.start} that is not UTF-8", "UTF-8 text", "save so")
-        raise MachineFileError(label, [problem]) from None
-    except tomllib.TOMLDecodeError as error:
-        what, _, where = str(error).rpartition(" (at ")
-        line = re.match(r"line \d+", where)
-        twice = re.search(r"overwrite|twice|already|mutate", what, re.IGNORECASE)
-        problem = Problem(
-            line[0] if line else "end of the file",
-            f"a second definition of a key ({what})" if twice else f"no valid TOML ({what})",
-            "every key once" if twice else "TOML 1.0",
-            "remove one of the two" if twice else "correct the line",
-        )
-        raise MachineFileError(label, [problem]) from None
 
 
 def _overridden(

@@ -42,6 +42,17 @@ def read(machine: Machine, key: str) -> Scalar:
     return _find(machine, key)[1]
 
 
+def value(machine: Machine, key: str) -> float:
+    """As `read`, of a single machine.
+
+    Example:
+      >>> from jaxcomet.hardware import load
+      >>> value(load("edge"), "engine.simd.lanes")
+      16.0
+    """
+    return float(read(machine, key))  # pyright: ignore[reportArgumentType]
+
+
 def replaced(machine: Machine, values: Mapping[str, Scalar]) -> Machine:
     """The machine with other numbers.
 

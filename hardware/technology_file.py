@@ -7,12 +7,8 @@ Left out: what the constants mean (technology.py), and overrides of single const
 """
 
 import math
-import tomllib
 from collections.abc import Iterator
-from importlib import resources
-from importlib.resources.abc import Traversable
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError, field_validator
@@ -29,7 +25,16 @@ from jaxcomet.hardware.entries import (
     Table,
 )
 from jaxcomet.hardware.errors import MachineFileError, Problem, nearest, one_of, show
+from jaxcomet.hardware.shipped import Shipped
 from jaxcomet.hardware.technology import PowerLaw, Sram, Technology
+
+_FILES = Shipped(
+    package="jaxcomet.hardware",
+    folder="technologies",
+    what="technology",
+    page="docs/codesign.md",
+    refuse=MachineFileError,
+)
 
 
 class PartArea(Quantity):
@@ -121,8 +126,7 @@ def technology_names() -> tuple[str, ...]:
       >>> technology_names()
       ('45nm',)
     """
-    files = (entry.name for entry in _folder().iterdir())
-    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
+    return _FILES.names()
 
 
 def load_technology(name_or_path: str | PathLike[str] = "45nm") -> Technology:
@@ -142,15 +146,8 @@ def load_technology(name_or_path: str | PathLike[str] = "45nm") -> Technology:
       >>> load_technology("45nm").matrix_multiplier_um2
       282.0
     """
-    label, content = _content(name_or_path)
-    try:
-        tables = tomllib.loads(content.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        problem = Problem("file", f"byte {error.start} that is not UTF-8", "UTF-8 text", "save so")
-        raise MachineFileError(label, [problem]) from None
-    except tomllib.TOMLDecodeError as error:
-        problem = Problem("file", f"no valid TOML ({error})", "TOML 1.0", "correct the line")
-        raise MachineFileError(label, [problem]) from None
+    file = _FILES.read(name_or_path)
+    label, tables = file.label, file.tables
     try:
         spec = _TechnologySpec.model_validate(tables)
     except ValidationError as error:
@@ -205,26 +202,6 @@ def _disordered(sram: _SramSpec) -> Iterator[Problem]:
             got = f"{least.value:g} {least.unit}, above most_{what}"
             expected = f"at most {most.value:g} {most.unit}"
             yield Problem(f"sram.least_{what}", got, expected, "swap the two")
-
-
-def _folder() -> Traversable:
-    return resources.files("jaxcomet.hardware") / "technologies"
-
-
-def _content(name_or_path: str | PathLike[str]) -> tuple[str, bytes]:
-    """The label for messages and the content of a file."""
-    given, known = fspath(name_or_path), technology_names()
-    if isinstance(name_or_path, str) and given in known:
-        return f"hardware/technologies/{given}.toml", (_folder() / f"{given}.toml").read_bytes()
-    path = Path(given)
-    if path.is_dir():
-        problem = Problem("file", "a folder", "a technology in TOML", "name the file in it")
-        raise MachineFileError(given, [problem])
-    if not path.is_file():
-        expected = f"{one_of(known)}, or the path of a .toml file"
-        advice = nearest(given, known, "choose one of these or check the path")
-        raise MachineFileError(given, [Problem("technology", "no such file", expected, advice)])
-    return given, path.read_bytes()
 
 
 def _model(path: list[str]) -> type[BaseModel] | None:

@@ -18,6 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, MultipleLocator, NullFormatter
 
 from jaxcomet.plot.breakdown import STYLE
+from jaxcomet.plot.convergence import written
 
 _ALL = 14  # free numbers up to which those that did not change are shown as well
 _WIDE = 20.0  # ratio from which on an axis is logarithmic
@@ -190,7 +191,7 @@ def _span(axis: Axis, values: Sequence[float]) -> None:
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         limits = (low - margin, high + margin)
     (axis.axes.set_xlim if axis.axis_name == "x" else axis.axes.set_ylim)(*limits)  # pyright: ignore[reportAttributeAccessIssue]
-    axis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: written(value, 6)))
 
 
 def _logarithmic(axis: Axis) -> None:
@@ -238,7 +239,7 @@ def _convergence(
     else:
         axes.set_xlim(0, 1.05 * end)
         axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: written(value, 6)))
     if drawn and max(drawn) > _SPREAD * min(drawn):
         _logarithmic(axes.yaxis)
         axes.set_ylim(0.85 * min(drawn), 1.25 * max(drawn))
@@ -336,15 +337,3 @@ def _legend(
             )
         )
     return handles
-
-
-def _number(value: float) -> str:
-    """A number in full where that is short, else with six digits.
-
-    Example:
-      >>> _number(1234567.0), _number(16.225), _number(2e9)
-      ('1,234,567', '16.225', '2e+09')
-    """
-    if value == 0 or 1e3 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:.6g}"

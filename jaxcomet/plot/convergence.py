@@ -66,7 +66,7 @@ def convergence_figure(
         if bound is not None:
             axes.axhline(bound / scale, color="#444444", linestyle="--", linewidth=1.2)
             axes.annotate(
-                f"lower bound {_number(bound / scale)}",
+                f"lower bound {written(bound / scale)}",
                 (1.0, bound / scale),
                 xycoords=("axes fraction", "data"),
                 xytext=(0, -4),
@@ -105,7 +105,7 @@ def _draw(axes: Axes, label: str, run: Run, colour: str, width: float, scale: fl
         marker="o",
         markersize=2.0 + width,
         markevery=range(len(counts)),
-        label=f"{label}: {_number(values[-1])}{', proven' if run.proven else ''}",
+        label=f"{label}: {written(values[-1])}{', proven' if run.proven else ''}",
     )
     if run.proven:
         axes.plot([end], [values[-1]], color=colour, marker="*", markersize=13, zorder=5)
@@ -116,7 +116,7 @@ def _scale(axes: Axes, runs: Mapping[str, Run], scale: float, bound: float | Non
     points = [point for run in runs.values() for point in run.history]
     counts = [c for c, _ in points] + [run.evaluated for run in runs.values() if run.history]
     values = [v / scale for _, v in points] + ([] if bound is None else [bound / scale])
-    plain = FuncFormatter(lambda value, _: _number(value))
+    plain = FuncFormatter(lambda value, _: written(value))
     if counts and max(counts) > _WIDE * max(min(counts), 1):
         axes.set_xscale("log")
     else:
@@ -132,13 +132,13 @@ def _scale(axes: Axes, runs: Mapping[str, Run], scale: float, bound: float | Non
     axes.yaxis.set_major_formatter(plain)
 
 
-def _number(value: float) -> str:
-    """A number in full where that is short, else with four digits.
+def written(value: float, digits: int = 4) -> str:
+    """A number in full where that is short, else with a few digits.
 
     Example:
-      >>> _number(9665.0), _number(21.8634), _number(5e9)
+      >>> written(9665.0), written(21.8634), written(5e9)
       ('9,665', '21.86', '5e+09')
     """
     if value == 0 or 1e3 <= abs(value) < 1e9:
         return f"{value:,.0f}"
-    return f"{value:.4g}"
+    return f"{value:.{digits}g}"

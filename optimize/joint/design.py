@@ -7,7 +7,7 @@ of the machine. The same functions serve floats, arrays of machines and traced v
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxcomet.arith import Number, product
 from jaxcomet.hardware import numbers
+from jaxcomet.hardware.errors import Problem
 from jaxcomet.hardware.machine import Machine
 from jaxcomet.hardware.technology import Technology, area, scaled_energies
 from jaxcomet.optimize.result import SearchError
@@ -24,6 +25,33 @@ from jaxcomet.optimize.result import SearchError
 
 class DesignError(SearchError):
     """A search space that cannot be; the message says where, what was got and what is allowed."""
+
+
+class DesignFileError(DesignError):
+    """A file of a co-design that cannot be used; lists everything found.
+
+    Attributes:
+      file: the file or name as it was given.
+      problems: what is wrong, sorted by key.
+    """
+
+    def __init__(self, file: str, problems: Iterable[Problem]) -> None:
+        """One line per problem."""
+        self.file = file
+        self.problems = tuple(sorted(set(problems)))
+        super().__init__("\n".join(p.line(file) for p in self.problems))
+
+    def __reduce__(self) -> tuple[type["DesignFileError"], tuple[str, tuple[Problem, ...]]]:
+        """Pickled by its parts, since the message is made from them."""
+        return type(self), (self.file, self.problems)
+
+
+class SpaceFileError(DesignFileError):
+    """A search-space file that cannot be used."""
+
+
+class SuiteFileError(DesignFileError):
+    """A suite file that cannot be used."""
 
 
 class InfeasibleError(DesignError):
@@ -133,7 +161,7 @@ class DesignSpace:
     @cached_property
     def start_values(self) -> np.ndarray:
         """Values of the free numbers in the start machine."""
-        return np.array([float(numbers.read(self.start, f.keys[0])) for f in self.free])  # pyright: ignore[reportArgumentType]
+        return np.array([numbers.value(self.start, f.keys[0]) for f in self.free])
 
     @cached_property
     def start_grid(self) -> np.ndarray:
@@ -160,10 +188,8 @@ class DesignSpace:
         """Keys that each number sets, with their ratios to its value."""
         found = []
         for number in self.free:
-            first = float(numbers.read(self.start, number.keys[0]))  # pyright: ignore[reportArgumentType]
-            found.append(
-                tuple((k, float(numbers.read(self.start, k)) / first) for k in number.keys)  # pyright: ignore[reportArgumentType]
-            )
+            first = numbers.value(self.start, number.keys[0])
+            found.append(tuple((k, numbers.value(self.start, k) / first) for k in number.keys))
         return tuple(found)
 
     @cached_property

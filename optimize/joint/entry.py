@@ -241,7 +241,7 @@ def versions() -> dict[str, str]:
 
 def space_digest(space: DesignSpace) -> str:
     """A digest of all numbers of a space, its machine and its technology."""
-    machine = {key: float(numbers.read(space.start, key)) for key in numbers.keys(space.start)}  # pyright: ignore[reportArgumentType]
+    machine = {key: numbers.value(space.start, key) for key in numbers.keys(space.start)}
     parts = (
         sorted(machine.items()),
         [(f.name, f.keys, f.grid, f.derived) for f in space.free],

@@ -7,12 +7,9 @@ all that is wrong with it, one line per problem (docs/codesign.md has the format
 import itertools
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,24 +19,19 @@ from jaxcomet.hardware import numbers, units
 from jaxcomet.hardware.errors import MachineFileError, Problem, nearest, one_of, show
 from jaxcomet.hardware.loader import load
 from jaxcomet.hardware.machine import Machine
+from jaxcomet.hardware.shipped import Shipped
 from jaxcomet.hardware.technology_file import load_technology
-from jaxcomet.optimize.joint.design import Budget, DesignError, DesignSpace, FreeNumber
+from jaxcomet.optimize.joint.design import Budget, DesignSpace, FreeNumber, SpaceFileError
 
+_FILES = Shipped(
+    package="jaxcomet.optimize",
+    folder="spaces",
+    what="search space",
+    page="docs/codesign.md",
+    refuse=SpaceFileError,
+)
 _MOST = 4096  # values of a grid
 _UNITS = {"area": "mm2", "bandwidth": "byte/cycle", "cores": "count"}
-
-
-class SpaceFileError(DesignError):
-    """A search-space file that cannot be used; lists everything found.
-
-    Attributes:
-      problems: what is wrong, sorted by key.
-    """
-
-    def __init__(self, file: str, problems: list[Problem]) -> None:
-        """One line per problem."""
-        self.problems = tuple(sorted(set(problems)))
-        super().__init__("\n".join(p.line(file) for p in self.problems))
 
 
 class _Table(BaseModel):
@@ -95,8 +87,7 @@ _EXPECTED = {
 
 def space_names() -> tuple[str, ...]:
     """Names of the search spaces that come with the package, sorted."""
-    files = (entry.name for entry in _folder().iterdir())
-    return tuple(sorted(n.removesuffix(".toml") for n in files if n.endswith(".toml")))
+    return _FILES.names()
 
 
 def load_space(name_or_path: str | PathLike[str]) -> DesignSpace:
@@ -114,36 +105,8 @@ def load_space(name_or_path: str | PathLike[str]) -> DesignSpace:
       >>> len(space.free), [b.name for b in space.budgets]
       (9, ['area', 'bandwidth', 'cores'])
     """
-    label, text, folder = _text(name_or_path)
-    try:
-        tables = tomllib.loads(text.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        problem = Problem("file", f"byte {error.start} that is not UTF-8", "UTF-8 text", "save so")
-        raise SpaceFileError(label, [problem]) from None
-    except tomllib.TOMLDecodeError as error:
-        problem = Problem("file", f"no valid TOML ({error})", "TOML 1.0", "correct the line")
-        raise SpaceFileError(label, [problem]) from None
-    return _read(label, tables, folder)
-
-
-def _folder() -> Traversable:
-    return resources.files("jaxcomet.optimize") / "spaces"
-
-
-def _text(name_or_path: str | PathLike[str]) -> tuple[str, bytes, Path | None]:
-    given = fspath(name_or_path)
-    if isinstance(name_or_path, str) and given in space_names():
-        return f"optimize/spaces/{given}.toml", (_folder() / f"{given}.toml").read_bytes(), None
-    path = Path(given)
-    if path.is_dir():
-        problem = Problem("file", "a folder", "a search space in TOML", "name the file in it")
-        raise SpaceFileError(given, [problem])
-    if not path.is_file():
-        known = space_names()
-        advice = nearest(given, known, "choose one of these or check the path")
-        expected = f"{one_of(known)}, or the path of a .toml file"
-        raise SpaceFileError(given, [Problem("space", "no such file", expected, advice)])
-    return given, path.read_bytes(), path.parent
+    file = _FILES.read(name_or_path)
+    return _read(file.label, file.tables, file.folder)
 
 
 def _read(label: str, tables: Mapping[str, Any], folder: Path | None) -> DesignSpace:
@@ -262,7 +225,7 @@ def _number(name: str, number: _Number, start: Machine) -> tuple[FreeNumber | No
     for key in number.keys:
         try:
             kinds.append(numbers.quantity(key, start))
-            value = float(numbers.read(start, key))  # pyright: ignore[reportArgumentType]
+            value = numbers.value(start, key)
         except MachineFileError as error:
             problems += [
                 Problem(f"{where}.keys", p.got, p.expected, p.advice) for p in error.problems
@@ -295,9 +258,9 @@ def _number(name: str, number: _Number, start: Machine) -> tuple[FreeNumber | No
         got = f"{len(values)} values" + ("" if ascending else " that do not ascend")
         expected = f"1 to {_MOST} numbers above 0, ascending"
         return None, [Problem(where, got, expected, "correct bounds or grid")]
-    first = float(numbers.read(start, number.keys[0]))  # pyright: ignore[reportArgumentType]
+    first = numbers.value(start, number.keys[0])
     for key, one in zip(number.keys, kinds, strict=True):
-        ratio = float(numbers.read(start, key)) / first  # pyright: ignore[reportArgumentType]
+        ratio = numbers.value(start, key) / first
         broken = [v for v in values if one.whole and not (v * scale * ratio).is_integer()]
         if broken:
             got = f"{broken[0]:g} {number.unit}, which makes {key} {broken[0] * scale * ratio:g}"

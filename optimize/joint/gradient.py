@@ -17,9 +17,6 @@ from jaxcomet.optimize.joint.local import LocalSearch, local_search, with_best_t
 from jaxcomet.optimize.joint.relaxation import ROUNDED, Relaxation, Seeds
 from jaxcomet.optimize.joint.scoring import Aim, Joint, Points, Scores, joined
 
-STEPS = 60
-"""Steps of a seed."""
-
 _DRAWN = 2  # random points for each seed that is kept as a start
 _KICKS = 8  # of a target's best machine without success before its chains end
 
@@ -56,8 +53,7 @@ def begin(
     seeds: int,
     steps: int,
     key: list[int],
-    start: Points | None = None,
-    drawn: int = _DRAWN,
+    start: Points,
 ) -> Descent:
     """Seeds at random machines, those that are good among some more.
 
@@ -70,18 +66,17 @@ def begin(
       steps: steps of each.
       key: numbers that all randomness comes from.
       start: points that some of the seeds start from.
-      drawn: random points for each seed.
     """
     rng = np.random.default_rng([*key, 0])
     target = np.arange(seeds) % len(targets.limits)
     aim = targets.take(target)
     several = []
-    for _ in range(drawn):
+    for _ in range(_DRAWN):
         points = joint.random(rng, aim.limits)
         points.tree[:] = tree
         points.rows = joint.random_rows(rng, points.grid, points.tree)
         scores = joint.score(points)
-        several.append((*joint.fitted(points, scores),))
+        several.append(joint.fitted(points, scores))
     points, scores = several[0]
     totals = joint.total(scores, aim)
     for more, found in several[1:]:
@@ -90,7 +85,7 @@ def begin(
         points.put(better, more.take(better))
         scores.put(better, found.take(better))
         totals[better] = others[better]
-    if start is not None and seeds > 1:
+    if seeds > 1:
         # one seed in eight starts from what is known
         some = np.arange(0, seeds, 8)
         known = start.take(np.zeros(len(some), dtype=np.int64))

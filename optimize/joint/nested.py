@@ -23,11 +23,6 @@ CHUNK = 16384
 _ROUNDS = 4  # tangents of a sum over workloads
 
 
-def _leaves(machine: Machine, count: int) -> Machine:
-    """Every leaf with one value per machine."""
-    return jax.tree.map(lambda x: np.broadcast_to(np.asarray(x, dtype=np.float64), count), machine)
-
-
 class Enumerator:
     """Prices all mappings of workloads on machines."""
 
@@ -78,56 +73,33 @@ class Enumerator:
           Points and their exact scores.
         """
         self.joint.machines += len(grid)
-        values = self.joint.space.values(grid)
-        machine = self.joint.space.machine(list(values.T))
-        tree, rows, scores = self.best_on(machine, len(grid), aim)
-        points = Points(grid.copy(), tree, rows)
-        scores.area = self.joint.areas(grid)
-        self.joint.look(points, scores)
-        return points, scores
-
-    def best_on(
-        self, machine: Machine, count: int, aim: Aim
-    ) -> tuple[np.ndarray, np.ndarray, Scores]:
-        """As `best`, on machines that need not be on the grid.
-
-        Args:
-          machine: leaves of shape (machines,), or alone.
-          count: number of machines.
-          aim: what is minimised, one per machine.
-
-        Returns:
-          Trees and rows, and scores without areas.
-        """
-        width = len(self.joint.suite.items)
-        pull = np.zeros((4, count, width))
+        pull = np.zeros((4, len(grid), len(self.joint.suite.items)))
         pull[:2] = aim.exponents.T[:2, :, None]
-        found = self._minimal(machine, count, pull)
+        points, scores = self._minimal(grid, pull)
         sums = aim.across == "total" and bool((aim.exponents[:, :2] > 0).all(axis=1).any())
         for _ in range(_ROUNDS if sums else 0):
             weights = self.joint.suite.weights
-            scores = found[2]
-            pull = np.zeros((4, count, width))
+            pull = np.zeros_like(pull)
             for k, metric in enumerate((scores.latency, scores.energy)):
                 pull[2 + k] = (aim.exponents[:, k] / (metric @ weights))[:, None]
-            again = self._minimal(machine, count, pull)
-            if (again[1] == found[1]).all() and (again[0] == found[0]).all():
+            again, found = self._minimal(grid, pull)
+            same = (again.rows == points.rows).all() and (again.tree == points.tree).all()
+            points, scores = again, found
+            if same:
                 break
-            found = again
-        return found
+        self.joint.look(points, scores)
+        return points, scores
 
-    def _minimal(
-        self, machine: Machine, count: int, pull: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, Scores]:
-        suite = self.joint.suite
+    def _minimal(self, grid: np.ndarray, pull: np.ndarray) -> tuple[Points, Scores]:
+        """The mappings of least pull; of each machine and workload, shape (4, machines, width)."""
+        suite, count = self.joint.suite, len(grid)
         width = len(suite.items)
         least = np.full((count, width), np.inf)
         trees = np.zeros((count, width), dtype=np.int64)
         rows = np.zeros((count, width, suite.most_axes), dtype=np.int64)
         prices = np.full((3, count, width), np.inf)
-        whole = _leaves(machine, count)
-        for point in range(count):
-            one: Machine = jax.tree.map(lambda x, p=point: float(x[p]), whole)
+        for point, values in enumerate(self.joint.space.values(grid).tolist()):
+            one = self.joint.space.machine(values)
             for number, tree in enumerate(suite.trees):
                 items = np.array(tree.items)
                 found = self._tree(tree, np.arange(len(items)), one, pull[:, point, items])
@@ -137,7 +109,8 @@ class Enumerator:
                 trees[point, kept] = number
                 rows[point, kept, : len(tree.axes)] = found.rows[better]
                 prices[:, point, kept] = found.prices[:, better]
-        return trees, rows, Scores(prices[0], prices[1], prices[2], np.zeros(count))
+        scores = Scores(prices[0], prices[1], prices[2], self.joint.areas(grid))
+        return Points(grid.copy(), trees, rows), scores
 
     def _tree(self, tree: Tree, place: np.ndarray, machine: Machine, pull: np.ndarray) -> "_Found":
         """The best mapping of some workloads by a tree, on one machine whose leaves are floats.

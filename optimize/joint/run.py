@@ -142,6 +142,7 @@ class Run:
     def _by_target(self, rng: np.random.Generator) -> Iterator[None]:
         """CMA-ES, for one target after the other, each with its share of the budget."""
         count = len(self.targets.limits)
+        ends = self.effort.evaluations is None and self.effort.seconds is None
         for target in range(count):
             single = self.targets.take(slice(target, target + 1))
             if self.effort.method == "nested":
@@ -154,7 +155,7 @@ class Run:
                 yield
                 if until is not None and self.evaluated >= until * (target + 1) / count:
                     break
-                if until is None and self.evaluated >= _DEFAULT_MACHINES * (target + 1):
+                if ends and self.evaluated >= _DEFAULT * (target + 1):
                     break
 
     def _local(self, rng: np.random.Generator) -> Iterator[None]:
@@ -235,8 +236,8 @@ class Run:
         )
 
 
-_DEFAULT_MACHINES = 3000
-"""Machines that CMA-ES tries for a target where no budget is given."""
+_DEFAULT = 3000
+"""Evaluations, or machines, of CMA-ES for a target where no limit is given."""
 
 
 def prepare(

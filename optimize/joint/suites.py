@@ -6,20 +6,24 @@ problem, as a search space is.
 """
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from jaxcomet.hardware.errors import Problem, nearest, one_of, show
+from jaxcomet.hardware.shipped import Shipped
 from jaxcomet.operations.catalog import CATALOG, Entry
-from jaxcomet.optimize.joint.design import DesignError
+from jaxcomet.optimize.joint.design import SuiteFileError
 from jaxcomet.workload import CompoundOp, WorkloadError
 
+_FILES = Shipped(
+    package="jaxcomet.optimize",
+    folder="suites",
+    what="suite",
+    page="docs/codesign.md",
+    refuse=SuiteFileError,
+)
 _LARGEST = 2**53  # up to which every whole number is a float
 _OWN = ("name", "operation", "weight", "options")
 _EXPECTED = {
@@ -30,19 +34,6 @@ _EXPECTED = {
     "options": "a table, e.g. {causal = true}",
     "workload": "one table [[workload]] for each workload",
 }
-
-
-class SuiteFileError(DesignError):
-    """A suite file that cannot be used; lists everything found.
-
-    Attributes:
-      problems: what is wrong, sorted by key.
-    """
-
-    def __init__(self, file: str, problems: list[Problem]) -> None:
-        """One line per problem."""
-        self.problems = tuple(sorted(set(problems)))
-        super().__init__("\n".join(p.line(file) for p in self.problems))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +60,7 @@ def suite_names() -> tuple[str, ...]:
       >>> suite_names()
       ('gpt-3-175b', 'llama-3-8b', 'three')
     """
-    files = (entry.name for entry in _folder().iterdir())
-    return tuple(sorted(n.removesuffix(".toml") for n in files if n.endswith(".toml")))
+    return _FILES.names()
 
 
 def load_suite(name_or_path: str | PathLike[str]) -> WorkloadSuite:
@@ -90,41 +80,8 @@ def load_suite(name_or_path: str | PathLike[str]) -> WorkloadSuite:
       >>> {name: op.name for name, op in suite.workloads.items()}["attention"], suite.weights
       ('attention', (1.0, 1.0, 1.0))
     """
-    label, text = _text(name_or_path)
-    try:
-        tables = tomllib.loads(text.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        problem = Problem("file", f"byte {error.start} that is not UTF-8", "UTF-8 text", "save so")
-        raise SuiteFileError(label, [problem]) from None
-    except tomllib.TOMLDecodeError as error:
-        problem = Problem("file", f"no valid TOML ({error})", "TOML 1.0", "correct the line")
-        raise SuiteFileError(label, [problem]) from None
-    return _read(label, tables)
-
-
-def _folder() -> Traversable:
-    return resources.files("jaxcomet.optimize") / "suites"
-
-
-def _text(name_or_path: str | PathLike[str]) -> tuple[str, bytes]:
-    given = fspath(name_or_path)
-    if isinstance(name_or_path, str) and given in suite_names():
-        return f"optimize/suites/{given}.toml", (_folder() / f"{given}.toml").read_bytes()
-    path = Path(given)
-    if path.is_dir():
-        problem = Problem("file", "a folder", "a suite in TOML", "name the file in it")
-        raise SuiteFileError(given, [problem])
-    if not path.is_file():
-        known = suite_names()
-        advice = nearest(given, known, "choose one of these or check the path")
-        expected = f"{one_of(known)}, or the path of a .toml file"
-        raise SuiteFileError(given, [Problem("suite", "no such file", expected, advice)])
-    try:
-        return given, path.read_bytes()
-    except OSError as error:
-        got = (error.strerror or type(error).__name__).lower()
-        problem = Problem("file", got, "a file that can be read", "check its permissions")
-        raise SuiteFileError(given, [problem]) from None
+    file = _FILES.read(name_or_path)
+    return _read(file.label, file.tables)
 
 
 def _read(label: str, tables: Mapping[str, Any]) -> WorkloadSuite:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from jaxcomet import gemm_softmax, hardware, optimize, strategies
 from jaxcomet.cli import codesign
 from jaxcomet.cli.main import app
+from jaxcomet.optimize.joint import sweep as sweep_module
 from jaxcomet.optimize.joint.run import METHODS
 from jaxcomet.optimize.space import TILES
 
@@ -188,11 +189,13 @@ def test_the_figure_is_written_whole(cli, done, tmp_path, kind: str):
 
 
 @pytest.mark.slow
-def test_a_finished_folder_is_taken_up_as_it_is(cli, done):
+def test_a_finished_folder_is_taken_up_as_it_is(cli, done, monkeypatch):
+    def begun(*_: Any, **__: Any) -> None:
+        raise AssertionError("a task that is finished was begun again")
+
+    monkeypatch.setattr(sweep_module, "prepare", begun)
     before = {path: path.read_bytes() for path in done.out.rglob("*") if path.is_file()}
-    began = time.monotonic()
     result = cli(*done.words, "--resume")
-    assert time.monotonic() - began < 5.0
     assert (result.exit_code, result.stdout) == (0, done.text)
     assert {p: p.read_bytes() for p in done.out.rglob("*") if p.is_file()} == before
 
@@ -316,8 +319,11 @@ def test_folders_and_tasks_that_cannot_be_shown_are_refused(refused, half, tmp_p
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (("edge-smal",), ("edge-smal: space: got no such file", "did you mean edge-small")),
-        (("--workloads", "thre"), ("thre: suite: got no such file", "did you mean three")),
+        (
+            ("edge-smal",),
+            ("search space name: got the unknown name edge-smal", "did you mean edge-small"),
+        ),
+        (("--workloads", "thre"), ("suite name: got the unknown name thre", "did you mean three")),
         (("--workloads", "three", "--workloads", "three"), ("a suite named three before",)),
         (("--objective", "time"), ("--objective: got 'time'", "latency, energy, edp, edap")),
         (("--objective", "edp", "--objective", "edp"), ("--objective edp: got it twice",)),
@@ -430,10 +436,8 @@ def test_a_ctrl_c_that_is_lost_is_sent_again():
             del loud  # Python drops what is raised here
             time.sleep(10.0)
 
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # it would else end by itself
         wait()
-    assert time.monotonic() - began < 5.0
 
 
 @pytest.mark.slow

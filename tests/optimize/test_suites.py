@@ -119,7 +119,7 @@ def test_a_file_is_read_with_options_defaults_and_weights(tmp_path):
         ('"second"', '"first"', ("workload.2.name", "which workload.1 has as well", "rename")),
         ('name = "second"', "", ("workload.2.name: got nothing",)),
         ("[[workload]]", "[[workloads]]", ("unknown key workloads", "mean workload?")),
-        ("= 2.5", "= = 2.5", ("file: got no valid TOML", "line 13")),
+        ("= 2.5", "= = 2.5", ("line 13: got no valid TOML", "line 13")),
     ],
 )
 def test_what_is_wrong_is_named_with_what_to_do(tmp_path, old: str, new: str, parts):
@@ -143,7 +143,9 @@ def test_all_problems_come_together(tmp_path):
 
 
 def test_files_that_are_none_are_refused(tmp_path):
-    with pytest.raises(SuiteFileError, match=r"thre: suite: got no such file; .* mean three\?"):
+    with pytest.raises(
+        SuiteFileError, match=r"thre: suite name: got the unknown name thre; .* mean three\?"
+    ):
         load_suite("thre")
     with pytest.raises(SuiteFileError, match="got a folder"):
         load_suite(tmp_path)
